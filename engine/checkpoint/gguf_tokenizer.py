@@ -57,7 +57,9 @@ def write_tokenizer(field: Callable[[str], Any], directory: Path) -> None:
         },
     )
     (directory / "chat_template.jinja").write_text(field("tokenizer.chat_template"), encoding="utf-8")
-    _write_json(directory / "generation_config.json", {"eos_token_id": [eos, tokens.index(_END_OF_TEXT)]})
+    # Greedy unless a request says otherwise: drawn at temperature 1, a model this small wanders off.
+    generation = {"eos_token_id": [eos, tokens.index(_END_OF_TEXT)], "do_sample": False}
+    _write_json(directory / "generation_config.json", generation)
 
 
 def _write_json(file: Path, value: dict[str, Any]) -> None:

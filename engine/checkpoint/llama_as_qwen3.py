@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from reference.formats import Array
@@ -37,7 +36,7 @@ def qwen3_config(field: Callable[[str], Any]) -> dict[str, Any]:
         "attention_bias": True,
         "bos_token_id": field("tokenizer.ggml.bos_token_id"),
         "eos_token_id": field("tokenizer.ggml.eos_token_id"),
-        "dtype": "bfloat16",
+        "dtype": "float16",
         "head_dim": 2 * hidden // heads,
         "hidden_act": "silu",
         "hidden_size": hidden,
@@ -56,7 +55,7 @@ def qwen3_config(field: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def qwen3_tensors(llama: Callable[[str], Array], config: dict[str, Any]) -> Iterator[tuple[str, Array]]:
-    """The model's tensors by Hugging Face name, in bfloat16, each rounded once.
+    """The model's tensors by Hugging Face name, in float16, each rounded once.
 
     llama: gives a float32 tensor [out, in] of the GGUF file by name.
     """
@@ -98,7 +97,7 @@ def qwen3_tensors(llama: Callable[[str], Array], config: dict[str, Any]) -> Iter
         yield "model.norm.weight", llama("output_norm.weight")
 
     for name, tensor in every():
-        yield name, tensor.astype(ml_dtypes.bfloat16)
+        yield name, tensor.astype(np.float16)
 
 
 def widen_rotated(

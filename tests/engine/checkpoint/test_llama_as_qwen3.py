@@ -70,7 +70,7 @@ def random_llama() -> LlamaForCausalLM:
         for name, parameter in model.named_parameters():
             scale = 1.0 if name.endswith("norm.weight") else 0.0
             random = scale + 0.3 * torch.randn_like(parameter)
-            parameter.copy_(random.bfloat16())  # what is stored in bfloat16 is not rounded again
+            parameter.copy_(random.half())  # what is stored in float16 is not rounded again
     return model.eval()
 
 

@@ -1,0 +1,83 @@
+"""One token from one row of logits: the chain of `reference/kernels/sampling.py` in the order that requests state.
+
+    logits -> repetition, frequency and presence penalties -> logit bias -> allowed tokens -> temperature
+           -> top-k -> top-p -> min-p -> the draw
+
+Every stage runs for every request; one that a request does not use leaves the logits as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from reference.formats import FLOAT32, Array
+from reference.kernels.sampling import (
+    add_logit_bias,
+    apply_temperature,
+    draw,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    mask_tokens,
+    penalize,
+)
+from reference.serving.request import SamplingParams
+from reference.serving.usable import UnusableLogits, require_usable
+
+
+def sample_token(
+    logits: Array,  # f32 [V], as the model gave them
+    prompt_token_ids: Sequence[int],
+    output_token_ids: Sequence[int],  # what this sample has so far
+    params: SamplingParams,
+    *,
+    sample_index: int,
+    banned_token_ids: Iterable[int],
+) -> int:
+    """The next token of a sample, which will stand after the prompt and the output so far.
+
+    Errors: UnusableLogits, also if every token that may be sampled has probability 0.
+    """
+    position = len(prompt_token_ids) + len(output_token_ids)
+    require_usable(logits, position)
+    vocab_size = logits.shape[0]
+    row = penalize(
+        logits[None, :],
+        _mask(prompt_token_ids, vocab_size),
+        np.bincount(np.asarray(output_token_ids, np.int64), minlength=vocab_size)[None, :].astype(np.int32),
+        repetition=_one(params.repetition_penalty),
+        presence=_one(params.presence_penalty),
+        frequency=_one(params.frequency_penalty),
+    )
+    biased_ids = np.array([list(params.logit_bias.keys())], np.int32)
+    row = add_logit_bias(row, biased_ids, np.array([list(params.logit_bias.values())], np.float32))
+    allowed = ~_mask(list(banned_token_ids), vocab_size)
+    if params.allowed_token_ids is not None:
+        allowed &= _mask(params.allowed_token_ids, vocab_size)
+    row = mask_tokens(row, allowed)
+    row = apply_temperature(row, _one(params.temperature))
+    row = keep_top_k(row, np.array([min(params.top_k, vocab_size)], np.int32))
+    row = keep_top_p(row, _one(params.top_p))
+    row = keep_min_p(row, _one(params.min_p))
+    token_id = draw(
+        row,
+        _one(params.temperature),
+        np.array([[params.seed & 0xFFFFFFFF, params.seed >> 32]], np.uint32),
+        np.array([position], np.int32),
+        np.array([sample_index], np.int32),
+    )[0]
+    if token_id < 0:
+        raise UnusableLogits(f"every token that may be sampled at position {position} has probability 0")
+    return int(token_id)
+
+
+def _one(value: float) -> Array:  # f32 [1]
+    return np.array([min(value, FLOAT32.max)], np.float32)
+
+
+def _mask(token_ids: Sequence[int], vocab_size: int) -> Array:  # bool [1, V]
+    mask = np.zeros((1, vocab_size), np.bool_)
+    mask[0, list(token_ids)] = True
+    return mask

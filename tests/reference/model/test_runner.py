@@ -1,0 +1,103 @@
+"""The JAX runner: buckets, padding, compiled code that is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reference.model.runner import JaxRunner, bucket_length
+from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
+
+LIMIT = 100
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_moe"])
+def runner(request: pytest.FixtureRequest) -> JaxRunner:
+    config, tensors = random_checkpoint(request.param)
+    return JaxRunner(config, tensors, max_model_len=LIMIT)
+
+
+def tokens(length: int) -> list[int]:
+    return np.random.default_rng(length).integers(0, VOCAB_SIZE, length).tolist()
+
+
+@given(st.integers(1, 200_000))
+def test_a_bucket_holds_its_sequence_and_wastes_at_most_a_third(length: int) -> None:
+    bucket = bucket_length(length)
+    assert length <= bucket
+    assert bucket <= max(16, 1.5 * length)
+    assert bucket_length(bucket) == bucket
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 17, 33, LIMIT])
+def test_what_follows_a_position_does_not_reach_it(runner: JaxRunner, length: int) -> None:
+    """Neither padding nor later tokens change a row: the row of a prefix is the row of the whole."""
+    whole = list(runner.all_logits(tokens(LIMIT)))
+    row = runner.last_logits(tokens(LIMIT)[:length])
+    np.testing.assert_allclose(row, whole[length - 1], rtol=1e-4, atol=1e-4)
+    assert not np.allclose(row, whole[length - 2] if length > 1 else whole[1], atol=1e-2)
+
+
+def test_all_logits_has_one_row_a_token(runner: JaxRunner) -> None:
+    for length in (1, 63, 64, 65, LIMIT):
+        rows = list(runner.all_logits(tokens(length)))
+        assert len(rows) == length
+        assert all(row.shape == (VOCAB_SIZE,) and row.dtype == np.float32 for row in rows)
+        np.testing.assert_allclose(rows[-1], runner.last_logits(tokens(length)), rtol=1e-5, atol=1e-5)
+
+
+def test_few_shapes_are_compiled(runner: JaxRunner) -> None:
+    for length in range(1, LIMIT + 1, 7):
+        runner.last_logits(tokens(length))
+    buckets = {bucket_length(length) for length in range(1, LIMIT + 1)}
+    kinds = len(set(runner.config.sparse_layers))
+    assert runner._layer._cache_size() <= len(buckets) * kinds  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("length", [0, LIMIT + 1])
+def test_a_sequence_of_no_length_or_too_long_is_refused(runner: JaxRunner, length: int) -> None:
+    with pytest.raises(ValueError, match=f"{length} tokens; expected 1 to {LIMIT}"):
+        runner.last_logits([1] * length)
+
+
+def test_compiled_code_is_found_again_by_a_later_process(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from reference.model.runner import JaxRunner, keep_compiled_code\n"
+        "from tests.reference.model.models import random_checkpoint\n"
+        "keep_compiled_code(Path(sys.argv[1]))\n"
+        "runner = JaxRunner(*random_checkpoint('qwen3'), max_model_len=32)\n"
+        "print(float(runner.last_logits([1, 2, 3]).sum()))\n"
+    )
+
+    def run() -> tuple[str, set[Path]]:
+        command = [sys.executable, "-c", program, str(tmp_path)]
+        done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
+        return done.stdout, {path for path in tmp_path.iterdir() if path.name.endswith("-cache")}
+
+    first, written = run()
+    assert written
+    second, after = run()
+    assert first == second
+    assert after == written, "the second process compiled something anew"
+
+
+def test_missing_and_misshapen_tensors_are_named() -> None:
+    config, tensors = random_checkpoint("qwen3")
+
+    def load(changed: dict[str, Any]) -> None:
+        JaxRunner(config, {k: v for k, v in (tensors | changed).items() if v is not None}, max_model_len=8)
+
+    name = "model.layers.1.self_attn.k_norm.weight"
+    with pytest.raises(KeyError, match=name):
+        load({name: None})
+    with pytest.raises(ValueError, match=rf"{name} has shape \[3\]; the config asks for \[16\]"):
+        load({name: np.zeros(3, np.float32)})
