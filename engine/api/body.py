@@ -1,0 +1,82 @@
+"""The body of a request: read under a limit, parsed as strict JSON, checked against a request model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, from_json
+from starlette.requests import Request
+
+from engine.api.errors import ApiError, bad_parameter, unsupported_parameter
+from engine.api.protocol import GenerationRequest
+
+MAX_BODY_BYTES = 32 * 2**20
+
+Body = TypeVar("Body", bound=GenerationRequest)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Errors: ApiError 413 once more than `limit` bytes are announced or have come."""
+    too_large = ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {limit} bytes")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > limit:
+        raise too_large
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+def parse(model: type[Body], body: bytes) -> Body:
+    """The request that a body holds. Errors: ApiError 400 that names the parameter."""
+    try:
+        # Stricter than json.loads: no NaN, no lone surrogates that would break the tokenizer later.
+        raw = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"the body is not JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise ApiError(HTTPStatus.BAD_REQUEST, f"the body must be a JSON object, not {type(raw).__name__}")
+    return check(model, raw)
+
+
+def check(model: type[Body], raw: Mapping[str, Any]) -> Body:
+    """The request with these fields. Errors: ApiError 400 that names the parameter."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise _told(model, error.errors(include_url=False)[0]) from None
+
+
+def _told(model: type[GenerationRequest], detail: ErrorDetails) -> ApiError:
+    """Pydantic's first finding, in the API's words."""
+    param = _path(detail["loc"])
+    match detail["type"]:
+        case "extra_forbidden":
+            name = str(detail["loc"][-1])
+            near = get_close_matches(name, model.model_fields, n=1) if len(detail["loc"]) == 1 else []
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            return bad_parameter(param, f"unknown parameter {param!r}{hint}")
+        case "unsupported" | "parameter" as kind:
+            param = f"{param}.{detail['ctx']['name']}".removeprefix(".")
+            refuse = unsupported_parameter if kind == "unsupported" else bad_parameter
+            return refuse(param, f"{param} {detail['msg']}")
+        case "missing":
+            return bad_parameter(param, f"{param} is missing")
+        case "value_error":
+            return bad_parameter(param, f"{param}: {detail['ctx']['error']}")
+        case _:
+            return bad_parameter(param, f"{param}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """("messages", 0, "content") -> "messages[0].content"."""
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return path.removeprefix(".")

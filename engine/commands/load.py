@@ -1,0 +1,126 @@
+"""From the name of a model to a Core that runs it: what every command that runs a model does first."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from engine import panels
+from engine.api.served import ServedModel
+from engine.cache import cache_directory
+from engine.chat_template import ChatTemplate
+from engine.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    dummy_checkpoint,
+    open_checkpoint,
+    resolve_model,
+    shape_file,
+    shape_names,
+    with_progress,
+)
+from engine.loop import AsyncEngine
+from engine.tokenizer import Tokenizer
+from engine.usage import UsageError
+from reference.model.config import ConfigError, ModelConfig
+from reference.model.tensors import checkpoint_tensors
+from reference.serving.request import Core
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model in memory, and the text side of it."""
+
+    name: str  # as it was asked for
+    panel: str
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    core: Core
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(math.prod(spec.shape) for spec in checkpoint_tensors(self.config).values())
+
+    def served(self, name: str | None = None) -> ServedModel:
+        """The model behind an engine that has not started, under a name (default: the one it was asked for by)."""
+        return ServedModel(
+            name or self.name, AsyncEngine(self.core), self.tokenizer, self.template, self.checkpoint.generation
+        )
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `load_model` reads, and --debug."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default="dense",
+        metavar="MODEL",
+        help="dense, moe (built in), smollm2, a directory or a hub id (default %(default)s)",
+    )
+    parser.add_argument("--panel", default="reference", help=f"{', '.join(panels.PANELS)} (default %(default)s)")
+    parser.add_argument(
+        "--load-format",
+        choices=("auto", "dummy"),
+        default="auto",
+        help=f"dummy: random weights, for a model or one of the shapes {', '.join(shape_names())}",
+    )
+    parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of prompt and output (default: all)")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) -> LoadedModel:
+    """Load what the options name, with a progress bar. seed: of random weights. Errors: UsageError."""
+    try:
+        build_core = panels.load(options.panel)
+        with _progress(console) as progress:
+            checkpoint = _open(options.model, options.load_format, seed, progress)
+            max_model_len = _max_model_len(options.max_model_len, checkpoint.config)
+            tokenizer = Tokenizer.from_directory(checkpoint.directory)
+            template = ChatTemplate.from_directory(checkpoint.directory)
+            task = progress.add_task(f"loading {options.model}", total=checkpoint.num_bytes)
+            core = build_core(
+                checkpoint.config,
+                with_progress(checkpoint.tensors, lambda num_bytes: progress.advance(task, num_bytes)),
+                tokenizer.decode,
+                eos_token_ids=checkpoint.generation.eos_token_ids,
+                num_token_ids=min(tokenizer.num_token_ids, checkpoint.config.vocab_size),
+                max_model_len=max_model_len,
+                cache=cache_directory(),
+            )
+    except (CheckpointError, ConfigError, panels.PanelError, OSError) as error:
+        raise UsageError(str(error)) from error
+    return LoadedModel(options.model, options.panel, checkpoint, tokenizer, template, core)
+
+
+def _open(name: str, load_format: str, seed: int, progress: Progress) -> Checkpoint:
+    if load_format == "dummy":
+        return dummy_checkpoint(name if shape_file(name) else resolve_model(name), seed)
+    task = progress.add_task("finding the model", total=None, visible=False)
+
+    def report(what: str, done: int, total: int) -> None:
+        progress.update(task, description=what, completed=done, total=total, visible=done < total)
+
+    return open_checkpoint(resolve_model(name, progress=report))
+
+
+def _max_model_len(asked: int | None, config: ModelConfig) -> int:
+    trained = config.max_position_embeddings
+    if asked is None:
+        return trained
+    if not 2 <= asked <= trained:
+        raise UsageError(f"--max-model-len is {asked}; it must lie in [2, {trained}], the positions this model has")
+    return asked
+
+
+def _progress(console: Console) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

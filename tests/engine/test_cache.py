@@ -1,0 +1,16 @@
+"""Where what can be made again is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.cache import cache_directory
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIPTYCH_CACHE", "~/there")
+    assert cache_directory() == Path.home() / "there"
+    monkeypatch.delenv("DIPTYCH_CACHE")
+    assert cache_directory() == Path.home() / ".cache" / "diptych"
