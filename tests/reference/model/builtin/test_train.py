@@ -62,8 +62,8 @@ def assert_every_weight_has_a_gradient(first_moments: Weights) -> None:
         assert np.any(np.asarray(moment) != 0.0), path
 
 
-# Compilation is most of the time; the mixture of experts has everything that the dense model has.
-@pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), "moe"])
+@pytest.mark.slow  # half a minute each, most of it compilation
+@pytest.mark.parametrize("name", ["dense", "moe"])
 def test_overfitting_a_handful_of_questions_recalls_them_exactly(name: str) -> None:
     config = tiny(name)
     template = Template.from_directory(BUILTIN / name)
