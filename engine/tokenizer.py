@@ -70,7 +70,8 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise ValueError(f"the text holds a lone surrogate at character {error.start}") from None
         tokenizer = self._tokenizer if parse_special else self._literal_tokenizer()
-        return tokenizer.encode(text, add_special_tokens=add_special).ids
+        # As a batch of one: the library lets other threads run during a batch, and not during `encode`.
+        return tokenizer.encode_batch_fast([text], add_special_tokens=add_special)[0].ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """The text of ids. Ids without a token give no text."""

@@ -40,11 +40,15 @@ def create_app(
             await asyncio.to_thread(served.engine.stop, drain_seconds)
 
     def answers(model: type[Body], prepare: Callable[[ServedModel, Body], Answer]) -> Endpoint:
-        async def answer(http: Request) -> Response:
-            body = parse(model, await read_body(http, max_body_bytes))
+        def prepared(raw: bytes) -> Answer:
+            body = parse(model, raw)
             served.check_name(body.model)
-            # In a thread: a long prompt takes long to tokenize, and other streams go on meanwhile.
-            return await (await asyncio.to_thread(prepare, served, body)).respond(http)
+            return prepare(served, body)
+
+        async def answer(http: Request) -> Response:
+            raw = await read_body(http, max_body_bytes)
+            # In a thread: a long prompt takes long to check and to tokenize, and other streams go on meanwhile.
+            return await (await asyncio.to_thread(prepared, raw)).respond(http)
 
         return answer
 

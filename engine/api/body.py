@@ -15,6 +15,7 @@ from engine.api.errors import ApiError, bad_parameter, unsupported_parameter
 from engine.api.protocol import GenerationRequest
 
 MAX_BODY_BYTES = 32 * 2**20
+MAX_NAME = 64  # characters; no parameter has a longer name
 
 Body = TypeVar("Body", bound=GenerationRequest)
 
@@ -59,7 +60,9 @@ def _told(model: type[GenerationRequest], detail: ErrorDetails) -> ApiError:
     match detail["type"]:
         case "extra_forbidden":
             name = str(detail["loc"][-1])
-            near = get_close_matches(name, model.model_fields, n=1) if len(detail["loc"]) == 1 else []
+            # Looking for a neighbour takes long for a long name, which has none.
+            is_slip = len(detail["loc"]) == 1 and len(name) <= MAX_NAME
+            near = get_close_matches(name, model.model_fields, n=1) if is_slip else []
             hint = f"; did you mean {near[0]!r}?" if near else ""
             return bad_parameter(param, f"unknown parameter {param!r}{hint}")
         case "unsupported" | "parameter" as kind:

@@ -9,6 +9,7 @@ Source: the OpenAI API reference; vLLM for `top_k` and what follows it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic_core import PydanticCustomError
 
 MAX_STOP_STRINGS = 16
+MAX_CHOICES = 2048  # of one call: prompts times samples
+_TOKEN_ID = re.compile("[0-9]{1,18}")
 
 # Parameters that are not supported, with the values that ask for nothing.
 NOT_IN_EITHER: dict[str, tuple[Any, ...]] = {
@@ -138,7 +141,7 @@ class GenerationRequest(_Strict):
     def _token_ids(cls, bias: Any) -> Any:
         if not isinstance(bias, dict):
             return bias
-        if wrong := [key for key in bias if not key.isdecimal()]:
+        if wrong := [key for key in bias if not _TOKEN_ID.fullmatch(key)]:
             raise ValueError(f"{wrong[0]!r} is not a token id")
         return {int(key): value for key, value in bias.items()}
 
@@ -171,6 +174,13 @@ class CompletionRequest(GenerationRequest):
         if not prompts:
             raise ValueError("the list is empty: there is nothing to complete")
         return prompts
+
+    @model_validator(mode="after")
+    def _not_too_many(self) -> CompletionRequest:
+        if len(self.prompt) > 1 and len(self.prompt) * self.n > MAX_CHOICES:
+            message = f"holds {len(self.prompt)}, and n is {self.n}; a call may ask for {MAX_CHOICES} choices"
+            raise PydanticCustomError("parameter", message, {"name": "prompt"})
+        return self
 
 
 class TextPart(_Strict):
@@ -205,7 +215,7 @@ class ChatRequest(GenerationRequest):
 
     unsupported = NOT_IN_CHAT
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)

@@ -9,6 +9,7 @@ Names are tried in this order. A shape of `reference/model/shapes` has no weight
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -32,7 +33,7 @@ def resolve_model(name: str, *, progress: Progress | None = None) -> Path:
         return BUILTIN_DIRECTORY / name
     if name == "smollm2":
         return smollm2_directory(progress=progress)
-    directory = Path(name).expanduser()
+    directory = Path(os.path.expanduser(name))  # which leaves ~nobody as it is, where Path.expanduser fails
     if (directory / "config.json").is_file():
         return directory
     if directory.exists():

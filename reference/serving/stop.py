@@ -91,4 +91,7 @@ def unchanging(text: str) -> str:
 
 def _possible_beginning(text: str, stop: Sequence[str]) -> int:
     """The length of the longest ending of the text that begins a stop string."""
-    return max((n for string in stop for n in range(1, len(string)) if text.endswith(string[:n])), default=0)
+    return max(
+        (n for string in stop for n in range(1, min(len(string), len(text) + 1)) if text.endswith(string[:n])),
+        default=0,
+    )

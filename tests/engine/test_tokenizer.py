@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import unicodedata
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -94,6 +97,19 @@ def test_known_answers_of_qwen3(request: pytest.FixtureRequest) -> None:
     lotus = tokenizer.encode("🪷")
     assert [tokenizer.token_text(id_) for id_ in lotus[:2]] == ["�", "�"]
     assert b"".join(map(tokenizer.id_to_bytes, lotus)) == "🪷".encode()
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    tokenizer = Tokenizer.from_directory(BUILTIN_DIRECTORY / "dense")
+    encoding = threading.Thread(target=tokenizer.encode, args=("hello world " * 40_000,))
+    times = [time.monotonic()]
+    encoding.start()
+    while encoding.is_alive():
+        times.append(time.monotonic())
+        time.sleep(0.001)
+    times.append(time.monotonic())
+    longest_wait = max(after - before for before, after in pairwise(times))
+    assert longest_wait < (times[-1] - times[0]) / 2
 
 
 def test_a_lone_surrogate_is_refused_by_its_place() -> None:

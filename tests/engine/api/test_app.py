@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from starlette.applications import Starlette
 
+from engine.api import app as app_module
 from engine.api.app import create_app
+from engine.api.body import parse
 from engine.checkpoint import GenerationDefaults
 from engine.version import VERSION
 from tests.engine.api.conftest import Post
@@ -143,6 +146,27 @@ def test_a_checkpoint_without_a_chat_template(text_side: Path) -> None:
             response = await client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "a"}]})
             assert response.status_code == 400
             assert "chat template" in response.json()["error"]["message"]
+
+    asyncio.run(scenario())
+
+
+def test_a_body_that_takes_long_to_check_holds_up_nobody(text_side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checking, go_on = threading.Event(), threading.Event()
+
+    def slow_parse(model: Any, body: bytes) -> Any:
+        checking.set()
+        assert go_on.wait(timeout=20)
+        return parse(model, body)
+
+    monkeypatch.setattr(app_module, "parse", slow_parse)
+
+    async def scenario() -> None:
+        async with client_of(create_app(served_model(text_side))) as client:
+            answer = asyncio.create_task(client.post("/v1/completions", json={"prompt": "say:Hi#"}))
+            assert await asyncio.to_thread(checking.wait, 20)
+            assert (await client.get("/health")).status_code == 200
+            go_on.set()
+            assert (await answer).json()["choices"][0]["text"] == "Hi"
 
     asyncio.run(scenario())
 

@@ -44,6 +44,7 @@ BOTH = [
     ("min_p", 2),
     ("n", 0),
     ("n", 129),
+    ("n", 9999),
     ("n", "two"),
     ("n", True),
     ("presence_penalty", 2.5),
@@ -52,6 +53,8 @@ BOTH = [
     ("logit_bias", {"1": 101}),
     ("logit_bias", {"one": 1}),
     ("logit_bias", {"-1": 1}),
+    ("logit_bias", {"٣": 1}),
+    ("logit_bias", {"9" * 5000: 1}),
     ("logit_bias", {"99999": 1}),
     ("logit_bias", [1]),
     ("logit_bias[1]", {"1": "much"}),
@@ -93,6 +96,7 @@ ONLY_COMPLETIONS = [
     ("prompt", ["a", ""]),
     ("prompt", [-1]),
     ("prompt", [99999]),
+    ("prompt", ["a"] * 2049),
     ("prompt", {"text": "a"}),
     ("prompt", "a" * 400),
     ("logprobs", 21),
@@ -135,6 +139,7 @@ CASES = [
     *(("completions", name, {field_of(name): value}) for name, value in ONLY_COMPLETIONS),
     *(("chat/completions", name, {field_of(name): value}) for name, value in ONLY_CHAT),
     ("completions", "min_tokens", {"max_tokens": 3, "min_tokens": 4}),
+    ("completions", "prompt", {"prompt": ["a"] * 17, "n": 128}),
     ("chat/completions", "top_logprobs", {"logprobs": False, "top_logprobs": 1}),
     ("chat/completions", "max_completion_tokens", {"max_tokens": 3, "max_completion_tokens": 3}),
     ("completions", "stream_options.surprise", {"stream": True, "stream_options": {"surprise": True}}),
@@ -198,6 +203,11 @@ def test_what_asks_for_nothing_is_taken(post: Post, path: str, table: dict[str, 
 def test_a_slip_of_the_pen_gets_a_hint(http: httpx.Client) -> None:
     message = refused(http, "completions", COMPLETIONS | {"temprature": 1})["message"]
     assert message == "unknown parameter 'temprature'; did you mean 'temperature'?"
+
+
+def test_a_long_name_is_refused_without_a_search_for_a_hint(http: httpx.Client) -> None:
+    message = refused(http, "completions", COMPLETIONS | {"temperature" + "e" * 100: 1})["message"]
+    assert "did you mean" not in message
 
 
 NO_JSON_OBJECTS = [

@@ -53,7 +53,9 @@ def test_a_shape_has_no_weights_and_says_how_to_serve_it(size: str) -> None:
         resolve_model(f"Qwen3-{size}")
 
 
-@pytest.mark.parametrize("name", ["", "no-such-model", "./owner/model", "/owner/model", "a/b/c", "-x/y", "a b/c"])
+@pytest.mark.parametrize(
+    "name", ["", "no-such-model", "./owner/model", "/owner/model", "a/b/c", "-x/y", "a b/c", "~no-such-user/m"]
+)
 def test_another_name_lists_what_would_be_right(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError) as raised:

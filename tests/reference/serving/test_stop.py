@@ -92,6 +92,12 @@ def test_what_was_held_back_is_shown_once_it_cannot_be_a_stop_string() -> None:
     assert end_of([ABC, ord("D")], stop=("CDX",), budget=2) == Ending("ABCD", LENGTH)
 
 
+def test_a_stop_string_of_any_length_costs_as_much_as_the_text_is_long() -> None:
+    params = SamplingParams(stop=("a" * 10_000_000,))
+    assert text_to_show(ids_of("b" + "a" * 100), params, decode) == "b"
+    assert text_to_show(ids_of("a" * 100), params, decode) == ""
+
+
 def test_a_stop_string_counts_before_min_tokens() -> None:
     assert end_of(ids_of("no"), stop=("o",), min_tokens=5) == Ending("n", STOP, "o")
 
