@@ -10,6 +10,8 @@ rounding at the end. transformers' eager attention rounds the scores and the pro
 
 NaN: what lies beyond a sequence's last position may be NaN. A key there cannot do harm, because its score is replaced
 by -inf whatever it is. A value can, because its probability is 0 and 0 x NaN = NaN: values there are replaced by 0.
+A NaN or infinity among a sequence's own values reaches earlier queries of the same call too, for the same reason;
+other sequences are unharmed.
 
 Source: arXiv:1706.03762; grouped queries: arXiv:2305.13245; paging: arXiv:2309.06180.
 """

@@ -2,8 +2,9 @@
 
 Both spellings that occur in the wild are understood: `num_experts` / `num_local_experts`,
 `rope_theta` + `rope_scaling` / `rope_parameters`, `torch_dtype` / `dtype`, "type" / "rope_type".
-What would change the answer and is not implemented (sliding windows, RoPE scalings other than linear and YaRN,
-quantizations other than FP8 in 128 x 128 blocks) is refused by name, never ignored.
+What would change the answer and is not implemented (sliding windows, partial rotation, RoPE scalings other than linear
+and YaRN, quantizations other than FP8 in 128 x 128 blocks) is refused by name, never ignored. A field that is missing
+has the value that transformers gives it; the sizes that every checkpoint states must be there.
 Source: transformers `Qwen3Config`, `Qwen3MoeConfig`; the Qwen3 technical report, arXiv:2505.09388.
 """
 
@@ -16,13 +17,32 @@ from pathlib import Path
 from typing import Any
 
 from reference.formats import ACTIVATION_FORMATS, FP8_WEIGHT_BLOCK, Format, format_named
+from reference.model.fields import ConfigError, count, flag, missing, number, size
+
+__all__ = ["ACTIVATIONS", "ARCHITECTURES", "ConfigError", "ModelConfig", "RopeConfig"]
 
 ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh")
 ARCHITECTURES = {"qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
 
+# transformers' values for what is missing (not null); its Qwen3MoeConfig has no head_dim, so hidden / heads it is.
+MISSING_NUM_KV_HEADS = {"qwen3": 32, "qwen3_moe": 4}
+MISSING_HEAD_DIM = {"qwen3": 128}
+MISSING_NUM_EXPERTS = 128
 
-class ConfigError(ValueError):
-    """A `config.json` that cannot be served; the message names the field, its value and what would be right."""
+# All that is understood of `rope_scaling` or `rope_parameters`: another key could change every frequency.
+ROPE_KEYS = {"rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "attention_factor"}
+ROPE_KEYS |= {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", "partial_rotary_factor"}
+# Of an FP8 `quantization_config`, the values that are understood; the two lists of modules are read apart.
+FP8_VALUES: dict[str, tuple[Any, ...]] = {
+    "quant_method": ("fp8",),
+    "fmt": ("e4m3",),
+    "weight_block_size": (list(FP8_WEIGHT_BLOCK),),
+    "activation_scheme": ("dynamic",),
+    "scale_fmt": ("float", None),
+    "expert_dtype": ("fp8", None),
+    "dequantize": (False, None),
+    "modules_to_convert": ([], None),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +83,7 @@ class ModelConfig:
     activation: str
     dtype: Format  # of activations, and of weights that are not quantized
     fp8_blocks: bool = False  # weights are e4m3 in 128 x 128 blocks, with `weight_scale_inv` beside them
-    unquantized_modules: tuple[str, ...] = ()  # `modules_to_not_convert` of an FP8 checkpoint
+    unquantized_modules: tuple[str, ...] = ()  # an FP8 checkpoint's `modules_to_not_convert`, or `ignored_layers`
     num_experts: int = 0
     num_experts_per_token: int = 0
     moe_intermediate_size: int = 0  # of one expert
@@ -82,7 +102,7 @@ class ModelConfig:
         try:
             with open(path, encoding="utf-8") as file:
                 raw = json.load(file)
-        except json.JSONDecodeError as error:
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not JSON: {error}") from None
         try:
             return cls.from_dict(raw)
@@ -101,65 +121,50 @@ class ModelConfig:
         activation = raw.get("hidden_act", "silu")
         if activation not in ACTIVATIONS:
             raise ConfigError(f"hidden_act is {activation!r}; known are {', '.join(ACTIVATIONS)}")
-        num_layers, num_heads = _size(raw, "num_hidden_layers"), _size(raw, "num_attention_heads")
-        hidden_size = _size(raw, "hidden_size")
-        num_kv_heads = _size(raw, "num_key_value_heads", default=num_heads)
-        head_dim = _size(raw, "head_dim", default=hidden_size // num_heads)
+        num_layers, num_heads = size(raw, "num_hidden_layers"), size(raw, "num_attention_heads")
+        hidden_size = size(raw, "hidden_size")
+        num_kv_heads, head_dim = num_heads, hidden_size // num_heads  # what null means
+        if "num_key_value_heads" not in raw:
+            num_kv_heads = MISSING_NUM_KV_HEADS[model_type]
+        if "head_dim" not in raw:
+            head_dim = MISSING_HEAD_DIM.get(model_type, head_dim)
+        num_kv_heads = size(raw, "num_key_value_heads", default=num_kv_heads)
+        head_dim = size(raw, "head_dim", default=head_dim)
         if num_heads % num_kv_heads:
             raise ConfigError(
                 f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}"
             )
         if head_dim % 2:
             raise ConfigError(f"head_dim is {head_dim}; rotary embedding needs an even one")
-        max_positions = _size(raw, "max_position_embeddings", default=32768)
+        max_positions = size(raw, "max_position_embeddings", default=32768)
         fp8_blocks, unquantized = _quantization(raw)
         return cls(
             model_type=model_type,
-            vocab_size=_size(raw, "vocab_size"),
+            vocab_size=size(raw, "vocab_size"),
             hidden_size=hidden_size,
-            intermediate_size=_size(raw, "intermediate_size"),
+            intermediate_size=size(raw, "intermediate_size"),
             num_layers=num_layers,
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            rms_norm_eps=_number(raw, "rms_norm_eps", 1e-6),
+            rms_norm_eps=number(raw, "rms_norm_eps", 1e-6),
             rope=_rope(raw, max_positions),
             max_position_embeddings=max_positions,
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            attention_bias=bool(raw.get("attention_bias", False)),
+            tie_word_embeddings=flag(raw, "tie_word_embeddings"),
+            attention_bias=flag(raw, "attention_bias"),
             activation=activation,
             dtype=_dtype(raw),
             fp8_blocks=fp8_blocks,
             unquantized_modules=unquantized,
-            num_mtp_layers=int(raw.get("num_nextn_predict_layers") or 0),
+            num_mtp_layers=count(raw, "num_nextn_predict_layers", default=0),
             **(_experts(raw, num_layers) if model_type == "qwen3_moe" else {"sparse_layers": (False,) * num_layers}),
         )
-
-
-def _missing(raw: Mapping[str, Any], name: str) -> bool:
-    return raw.get(name) is None
-
-
-def _size(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = default if _missing(raw, name) else raw[name]
-    if value is None:
-        raise ConfigError(f"{name} is missing")
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} is {value!r}; expected a positive integer")
-    return value
-
-
-def _number(raw: Mapping[str, Any], name: str, default: float | None = None) -> float:
-    value = default if _missing(raw, name) else raw[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ConfigError(f"{name} is {value!r}; expected a positive number")
-    return float(value)
 
 
 def _dtype(raw: Mapping[str, Any]) -> Format:
     name = raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"
     try:
-        format_ = format_named(name)
+        format_ = format_named(str(name))
     except ValueError as error:
         raise ConfigError(f"dtype: {error}") from None
     if format_ not in ACTIVATION_FORMATS:
@@ -176,12 +181,17 @@ def _refuse_sliding_window(raw: Mapping[str, Any]) -> None:
 
 def _rope(raw: Mapping[str, Any], max_positions: int) -> RopeConfig:
     # transformers 5 nests everything in rope_parameters; before, rope_theta stood apart and rope_scaling could be null.
-    merged = {
-        "rope_theta": raw.get("rope_theta", 10000.0),
-        **(raw.get("rope_scaling") or {}),
-        **(raw.get("rope_parameters") or {}),
-    }
-    theta = _number(merged, "rope_theta")
+    # As there, a rope_scaling hides a rope_parameters, and an original context beside them hides theirs.
+    nested = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if not isinstance(nested, Mapping) or not ROPE_KEYS.issuperset(nested):
+        raise ConfigError(f"rope_scaling or rope_parameters is {nested!r}; known are {', '.join(sorted(ROPE_KEYS))}")
+    merged = {"rope_theta": raw.get("rope_theta", 10000.0), **nested}
+    for name in ("partial_rotary_factor", "original_max_position_embeddings"):
+        if not missing(raw, name):
+            merged[name] = raw[name]
+    if merged.get("partial_rotary_factor", 1.0) not in (1.0, None):
+        raise ConfigError(f"partial_rotary_factor is {merged['partial_rotary_factor']!r}; Qwen3 rotates whole heads")
+    theta = number(merged, "rope_theta")
     kind = merged.get("rope_type", merged.get("type", "default"))
     if kind == "default":
         return RopeConfig(theta)
@@ -192,54 +202,66 @@ def _rope(raw: Mapping[str, Any], max_positions: int) -> RopeConfig:
         )
     if kind not in ("linear", "yarn"):
         raise ConfigError(f"rope scaling is {kind!r}; known are 'default', 'linear' and 'yarn'")
-    factor = _number(merged, "factor")
+    factor = number(merged, "factor")
     if kind == "linear":
         return RopeConfig(theta, kind, factor)
     if merged.get("mscale") or merged.get("mscale_all_dim") or not merged.get("truncate", True):
         raise ConfigError("rope scaling 'yarn' with mscale, mscale_all_dim or truncate=false is not implemented")
-    attention_factor = merged.get("attention_factor")
     return RopeConfig(
         theta,
         kind,
         factor,
-        original_max_position_embeddings=_size(merged, "original_max_position_embeddings", default=max_positions),
-        beta_fast=_number(merged, "beta_fast", 32.0),
-        beta_slow=_number(merged, "beta_slow", 1.0),
-        attention_factor=None if attention_factor is None else float(attention_factor),
+        original_max_position_embeddings=size(merged, "original_max_position_embeddings", default=max_positions),
+        beta_fast=number(merged, "beta_fast", 32.0),
+        beta_slow=number(merged, "beta_slow", 1.0),
+        attention_factor=None if missing(merged, "attention_factor") else number(merged, "attention_factor"),
     )
 
 
 def _quantization(raw: Mapping[str, Any]) -> tuple[bool, tuple[str, ...]]:
+    """Is it FP8 in blocks, and which modules are not? Errors: ConfigError for any other quantization."""
+    if not missing(raw, "compression_config"):
+        raise ConfigError("compression_config: compressed tensors are not implemented; known is quant_method 'fp8'")
     quantization = raw.get("quantization_config")
     if not quantization:
         return False, ()
-    method, block = quantization.get("quant_method"), quantization.get("weight_block_size")
-    if method != "fp8" or tuple(block or ()) != FP8_WEIGHT_BLOCK or quantization.get("fmt", "e4m3") != "e4m3":
-        raise ConfigError(
-            f"quantization_config is {method!r} with weight_block_size {block!r}; "
-            f"known is 'fp8' (e4m3) with {list(FP8_WEIGHT_BLOCK)}"
-        )
-    scheme = quantization.get("activation_scheme", "dynamic")
-    if scheme != "dynamic":
-        raise ConfigError(f"quantization_config.activation_scheme is {scheme!r}; known is 'dynamic'")
-    return True, tuple(quantization.get("modules_to_not_convert") or ())
+    if not isinstance(quantization, Mapping):
+        raise ConfigError(f"quantization_config is {quantization!r}; expected an object")
+    lists = ("modules_to_not_convert", "ignored_layers")  # of two spellings, transformers prefers the first
+    for name in ("quant_method", "weight_block_size", *(key for key in quantization if key not in lists)):
+        value, known = quantization.get(name), FP8_VALUES.get(name, ())
+        if value not in known:
+            expected = " or ".join(map(repr, known)) or f"none of it; understood are {', '.join((*FP8_VALUES, *lists))}"
+            raise ConfigError(f"quantization_config.{name} is {value!r}; expected {expected}")
+    named = [quantization[name] for name in lists if not missing(quantization, name)]
+    modules = named[0] if named else []
+    # A name may be a pattern to others. One that is not plain would be compared in vain, and so ignored.
+    if not isinstance(modules, list) or not all(
+        isinstance(m, str) and m.replace(".", "_").isidentifier() for m in modules
+    ):
+        raise ConfigError(f"quantization_config: expected a list of plain names of modules, got {modules!r}")
+    return True, tuple(modules)
 
 
 def _experts(raw: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
-    spelling = "num_local_experts" if _missing(raw, "num_experts") else "num_experts"
-    num_experts = 0 if raw.get(spelling) in (None, 0) else _size(raw, spelling)
-    dense = set(raw.get("mlp_only_layers") or ())
-    step = _size(raw, "decoder_sparse_step", default=1)
+    spelling = "num_experts" if missing(raw, "num_local_experts") else "num_local_experts"
+    num_experts = count(raw, spelling, default=MISSING_NUM_EXPERTS)
+    if not missing(raw, "num_experts") and raw["num_experts"] != num_experts:
+        raise ConfigError(f"num_experts is {raw['num_experts']!r}, but num_local_experts is {num_experts}")
+    dense = raw.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise ConfigError(f"mlp_only_layers is {dense!r}; expected a list of layers")
+    step = size(raw, "decoder_sparse_step", default=1)
     sparse = tuple(i not in dense and num_experts > 0 and (i + 1) % step == 0 for i in range(num_layers))
     if num_experts == 0:
         return {"sparse_layers": sparse}
-    top_k = _size(raw, "num_experts_per_tok", default=8)
+    top_k = size(raw, "num_experts_per_tok", default=8)
     if top_k > num_experts:
         raise ConfigError(f"num_experts_per_tok {top_k} exceeds {spelling} {num_experts}")
     return {
         "num_experts": num_experts,
         "num_experts_per_token": top_k,
-        "moe_intermediate_size": _size(raw, "moe_intermediate_size"),
-        "norm_topk_prob": bool(raw.get("norm_topk_prob", False)),
+        "moe_intermediate_size": size(raw, "moe_intermediate_size"),
+        "norm_topk_prob": flag(raw, "norm_topk_prob"),
         "sparse_layers": sparse,
     }

@@ -26,7 +26,7 @@ LOGIT_ROWS = 64  # rows of float32 logits held at once: at 151,936 ids, 39 MB
 
 
 def bucket_length(num_tokens: int) -> int:
-    """The padded length of a sequence: the next of 16, 24, 32, 48, 64, 96, ..., so at most a third is padding."""
+    """The padded length of a sequence: the next of 16, 24, 32, 48, 64, 96, ...; past 16, under a third is padding."""
     power = max(SMALLEST_BUCKET, 1 << (num_tokens - 1).bit_length())
     return power * 3 // 4 if power > SMALLEST_BUCKET and num_tokens <= power * 3 // 4 else power
 
@@ -51,6 +51,7 @@ class JaxRunner:
         weights = load_weights(config, tensors, put=jnp.asarray)
         self._layers = weights.layers
         self._ends = weights._replace(layers=(), mtp=None)  # what stands before and after the layers
+        # Padding has positions too: without an angle it would be NaN, and 0 x NaN reaches the tokens before it.
         cos, sin = rope_table(config.rope, config.head_dim, bucket_length(max_model_len))
         self._cos, self._sin = jnp.asarray(cos), jnp.asarray(sin)
         self._embed = jax.jit(embedding)

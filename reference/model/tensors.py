@@ -83,5 +83,9 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
 
 
 def _listed(name: str, modules: tuple[str, ...]) -> bool:
-    """Whether a module, or one that holds it, is named in `modules_to_not_convert`."""
-    return any(name == module or name.startswith(f"{module}.") for module in modules)
+    """Whether a module is named, by its whole name, by one that holds it or by the end of its name.
+
+    As transformers `should_convert_module`: "model.layers.1" does not name what is in layer 11, nor "mlp.gate" what is
+    called gate_proj.
+    """
+    return any(name.endswith(module) or name.startswith(f"{module}.") for module in modules)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reference.formats import FLOAT8_E4M3, Array
+from reference.formats import ACTIVATION_FORMATS, FLOAT8_E4M3, FLOAT64, Array
 from reference.model.config import ModelConfig
 from reference.model.tensors import TensorSpec, checkpoint_tensors
 
@@ -72,7 +72,8 @@ def load_weights(
 
     A tensor stored in another floating-point format than the config's is rounded to it, nearest even.
     put: where an array should live (`jnp.asarray` for JAX).
-    Errors: KeyError naming a tensor that is missing; ValueError naming one of the wrong shape.
+    Errors: KeyError naming a tensor that is missing; ValueError naming one of the wrong shape, one that is e4m3 where
+    the config has no FP8 or the reverse, one of integers, and an expert that is quantized otherwise than its fellows.
     """
     specs = checkpoint_tensors(config)
 
@@ -96,6 +97,10 @@ def load_weights(
             spec = specs[names[0]]
             stack: np.ndarray = np.empty((config.num_experts, *spec.shape), spec.format.dtype)
             for expert, tensor in enumerate(names):
+                if specs.get(tensor) != spec:
+                    raise ValueError(
+                        f"tensor {tensor}: the experts of a layer are all quantized or none; see {names[0]}"
+                    )
                 stack[expert] = read(tensor)
             return put(stack)
 
@@ -141,6 +146,8 @@ def load_weights(
 def _checked(name: str, tensor: np.ndarray, spec: TensorSpec) -> np.ndarray[Any, Any]:
     if tensor.shape != spec.shape:
         raise ValueError(f"tensor {name} has shape {list(tensor.shape)}; the config asks for {list(spec.shape)}")
-    if (tensor.dtype == FLOAT8_E4M3.dtype) != (spec.format is FLOAT8_E4M3):
+    # Integers, and 8-bit floats but where they belong, are codes of some other quantization, not values to be rounded.
+    known = (FLOAT8_E4M3,) if spec.format is FLOAT8_E4M3 else (FLOAT64, *ACTIVATION_FORMATS)
+    if tensor.dtype not in [format_.dtype for format_ in known]:
         raise ValueError(f"tensor {name} is {tensor.dtype}; the config asks for {spec.format.name}")
     return tensor.astype(spec.format.dtype, copy=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 from reference.kernels.rope import rope_table
 from reference.model.mtp import mtp_logits
-from reference.model.qwen3 import Positions, forward
+from reference.model.qwen3 import Positions, attend_whole, decoder_layer, forward
 from reference.model.weights import Weights, load_weights
 from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
 
@@ -17,19 +19,19 @@ LENGTH = 12
 
 
 @pytest.fixture(params=["qwen3", "qwen3_moe"])
-def loaded(request: pytest.FixtureRequest) -> tuple[Weights, object, Positions]:
-    config, tensors = random_checkpoint(request.param, num_nextn_predict_layers=1)
+def loaded(request: pytest.FixtureRequest) -> tuple[Weights, Any, Positions]:
+    config, tensors = random_checkpoint(request.param, num_nextn_predict_layers=1, num_hidden_layers=1)
     cos, sin = rope_table(config.rope, config.head_dim, LENGTH)
     return load_weights(config, tensors), config, Positions(np.arange(LENGTH, dtype=np.int32), cos, sin)
 
 
-def predict(weights: Weights, config: object, positions: Positions, tokens: np.ndarray) -> np.ndarray:
-    hidden = forward(weights, config, tokens[:-1], positions)  # type: ignore[arg-type]
-    return mtp_logits(weights, config, hidden, tokens[1:], positions)  # type: ignore[arg-type]
+def predict(weights: Weights, config: Any, positions: Positions, tokens: np.ndarray) -> np.ndarray:
+    hidden = forward(weights, config, tokens[:-1], positions)
+    return mtp_logits(weights, config, hidden, tokens[1:], positions)
 
 
 def test_each_position_sees_its_own_past_and_the_next_token_alone(
-    loaded: tuple[Weights, object, Positions],
+    loaded: tuple[Weights, Any, Positions],
 ) -> None:
     tokens = np.random.default_rng(1).integers(0, VOCAB_SIZE, LENGTH + 1).astype(np.int32)
     before = predict(*loaded, tokens)
@@ -43,7 +45,26 @@ def test_each_position_sees_its_own_past_and_the_next_token_alone(
         assert np.abs(after[position] - before[position]).max() > 1e-3
 
 
-def test_numpy_and_jax_are_equal(loaded: tuple[Weights, object, Positions]) -> None:
+def test_norms_and_halves_are_where_the_formula_has_them(loaded: tuple[Weights, Any, Positions]) -> None:
+    weights, config, positions = loaded
+    mtp = weights.mtp
+    assert mtp is not None
+    tokens = np.random.default_rng(3).integers(0, VOCAB_SIZE, LENGTH + 1).astype(np.int32)
+
+    def norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.rms_norm_eps) * weight
+
+    hidden = norm(forward(weights, config, tokens[:-1], positions), weights.norm)
+    halves = norm(weights.embedding[tokens[1:]], mtp.embedding_norm), norm(hidden, mtp.hidden_norm)
+    x = np.concatenate(halves, axis=-1) @ mtp.fc.weight.T
+    for layer in mtp.layers:
+        x = decoder_layer(layer, config, x, positions, attend_whole)
+    head = weights.embedding if weights.lm_head is None else weights.lm_head
+    expected = norm(x, mtp.norm) @ head.T
+    np.testing.assert_allclose(predict(*loaded, tokens), expected, rtol=1e-3, atol=1e-4)
+
+
+def test_numpy_and_jax_are_equal(loaded: tuple[Weights, Any, Positions]) -> None:
     weights, config, positions = loaded
     tokens = np.random.default_rng(2).integers(0, VOCAB_SIZE, LENGTH + 1).astype(np.int32)
     compiled = jax.jit(lambda weights, positions, tokens: predict(weights, config, positions, tokens))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import torch
 
 from engine.checkpoint import open_checkpoint
 from reference.formats import BFLOAT16, FLOAT64, Array
-from reference.kernels.attention import paged_attention
+from reference.kernels.attention import attention, paged_attention
 from reference.kernels.embedding import embedding
 from reference.kernels.kv_cache import kv_write
 from reference.kernels.rope import rope_table
@@ -35,8 +36,8 @@ def at(config: ModelConfig, length: int) -> Positions:
     return Positions(np.arange(length, dtype=np.int32), *rope_table(config.rope, config.head_dim, length))
 
 
-def widened(weights: Weights) -> Weights:
-    """The same values in float64, where the kernels become the oracle."""
+def widened(weights: Any) -> Any:
+    """The same values (of a layer, or of them all) in float64, where the kernels become the oracle."""
     return jax.tree.map(lambda array: np.asarray(array).astype(np.float64), weights)
 
 
@@ -51,25 +52,29 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(name: str, tmp_path:
     runner = JaxRunner(checkpoint.config, checkpoint.tensors, max_model_len=LENGTH + STEPS)
     tokens = prompt().tolist()
 
-    theirs = model(torch.tensor([tokens])).logits[0].detach().numpy()
-    ours = np.stack(list(runner.all_logits(tokens)))
-    assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
-    assert np.abs(theirs).max() > 1.0, "logits too small to tell anything"
-    audited = whole_logits(load_weights(checkpoint.config, checkpoint.tensors), checkpoint.config, prompt())
-    assert np.abs(audited - theirs).max() <= 1e-4 * np.abs(theirs).max()
-
     generated = model.generate(
         torch.tensor([tokens]), max_new_tokens=STEPS, min_new_tokens=STEPS, do_sample=False, eos_token_id=None
     )[0, LENGTH:].tolist()
+    assert len(generated) == STEPS
+    whole = np.array(tokens + generated, np.int32)
+
+    theirs = model(torch.from_numpy(whole[None]).long()).logits[0].detach().numpy()
+    assert np.abs(theirs).max() > 1.0, "logits too small to tell anything"
+    ours = np.stack(list(runner.all_logits(whole.tolist())))
+    assert np.abs(ours - theirs).max() <= 1e-4 * np.abs(theirs).max()
+    audited = whole_logits(load_weights(checkpoint.config, checkpoint.tensors), checkpoint.config, whole)
+    assert np.abs(audited - theirs).max() <= 1e-4 * np.abs(theirs).max()
+
     # Causal: the row after each prefix, all in one pass. Equal at every step, they are equal when run freely.
-    rows = np.stack(list(runner.all_logits(tokens + generated)))[LENGTH - 1 : -1]
+    rows = ours[LENGTH - 1 : -1]
     second, first = np.sort(rows, axis=-1)[:, -2:].T
     decided = first - second >= 1e-3  # rung 2: a tie in float32 may fall either way; it is counted
     assert (rows.argmax(-1) == generated)[decided].all()
     assert decided.sum() >= STEPS - STEPS // 8
 
 
-@pytest.mark.parametrize("name", SHAPES)
+# A missing norm_topk_prob is a matter of the config: in arithmetic, that shape is one of the others.
+@pytest.mark.parametrize("name", [name for name in SHAPES if "missing" not in name])
 def test_bfloat16_keeps_the_rounding_contract(name: str, tmp_path: Path) -> None:
     """Layer by layer from equal inputs: JAX stays within twice NumPy's own error against float64, plus half an ULP.
 
@@ -147,6 +152,4 @@ def test_chunks_over_paged_kv_give_the_whole(name: str, chunk: int, tmp_path: Pa
 def test_a_long_sequence_attends_in_chunks_of_queries() -> None:
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((1100, heads, 8)).astype(np.float32) for heads in (4, 2, 2))
-    from reference.kernels.attention import attention
-
     np.testing.assert_allclose(attend_whole(q, k, v), attention(q, k, v, start=0), rtol=1e-5, atol=1e-6)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reference.model.runner import JaxRunner, bucket_length
-from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
+from tests.reference.model.models import DENSE, VOCAB_SIZE, random_checkpoint
 
-LIMIT = 100
+LIMIT = 70  # past one block of logits
 
 
 @pytest.fixture(scope="module", params=["qwen3", "qwen3_moe"])
@@ -53,12 +57,33 @@ def test_all_logits_has_one_row_a_token(runner: JaxRunner) -> None:
         np.testing.assert_allclose(rows[-1], runner.last_logits(tokens(length)), rtol=1e-5, atol=1e-5)
 
 
-def test_few_shapes_are_compiled(runner: JaxRunner) -> None:
-    for length in range(1, LIMIT + 1, 7):
-        runner.last_logits(tokens(length))
-    buckets = {bucket_length(length) for length in range(1, LIMIT + 1)}
-    kinds = len(set(runner.config.sparse_layers))
-    assert runner._layer._cache_size() <= len(buckets) * kinds  # type: ignore[attr-defined]
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """The names of what JAX compiles meanwhile, single operations outside `jax.jit` included."""
+    seen: list[str] = []
+
+    def listen(event: str, duration_secs: float, **details: str | int) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(str(details.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_a_bucket_is_compiled_once_whatever_is_asked_of_it() -> None:
+    runner = JaxRunner(*random_checkpoint("qwen3", num_hidden_layers=3), max_model_len=LIMIT)
+    with compilations() as first:
+        runner.last_logits(tokens(17))
+        list(runner.all_logits(tokens(17)))
+    assert 0 < len([name for name in first if "lambda" in name]) <= 3  # the layer, logits of one row and of many
+    with compilations() as later:
+        for length in range(18, 25):
+            runner.last_logits(tokens(length))
+            list(runner.all_logits(tokens(length)))
+    assert not later
 
 
 @pytest.mark.parametrize("length", [0, LIMIT + 1])
@@ -69,17 +94,22 @@ def test_a_sequence_of_no_length_or_too_long_is_refused(runner: JaxRunner, lengt
 
 def test_compiled_code_is_found_again_by_a_later_process(tmp_path: Path) -> None:
     program = (
-        "import sys\n"
+        "import json, sys\n"
         "from pathlib import Path\n"
+        "import numpy as np\n"
+        "from reference.model.config import ModelConfig\n"
         "from reference.model.runner import JaxRunner, keep_compiled_code\n"
-        "from tests.reference.model.models import random_checkpoint\n"
+        "from reference.model.tensors import checkpoint_tensors\n"
         "keep_compiled_code(Path(sys.argv[1]))\n"
-        "runner = JaxRunner(*random_checkpoint('qwen3'), max_model_len=32)\n"
-        "print(float(runner.last_logits([1, 2, 3]).sum()))\n"
+        "config = ModelConfig.from_dict(json.loads(sys.argv[2]))\n"
+        "tensors = {name: np.ones(spec.shape, np.float32) for name, spec in checkpoint_tensors(config).items()}\n"
+        "print(JaxRunner(config, tensors, max_model_len=16).last_logits([1, 2, 3])[0])\n"
     )
 
+    shape = DENSE | {"model_type": "qwen3", "dtype": "float32", "num_hidden_layers": 1}
+
     def run() -> tuple[str, set[Path]]:
-        command = [sys.executable, "-c", program, str(tmp_path)]
+        command = [sys.executable, "-c", program, str(tmp_path), json.dumps(shape)]
         done = subprocess.run(command, cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True)
         return done.stdout, {path for path in tmp_path.iterdir() if path.name.endswith("-cache")}
 

@@ -16,7 +16,12 @@ from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
 # Sizes that the blocks of 128 do not divide, as 768 over four ranks would give.
-FP8_SHAPE = {"hidden_size": 192, "intermediate_size": 160, "moe_intermediate_size": 136, "quantization_config": FP8}
+FP8_SHAPE: dict[str, Any] = {
+    "hidden_size": 192,
+    "intermediate_size": 160,
+    "moe_intermediate_size": 136,
+    "quantization_config": FP8,
+}
 
 
 @pytest.mark.parametrize("model_type", ["qwen3", "qwen3_moe"])
@@ -58,6 +63,22 @@ def test_fp8_where_the_config_has_none_is_refused_and_the_reverse() -> None:
     config, tensors = random_checkpoint("qwen3", **FP8_SHAPE)
     with pytest.raises(ValueError, match=name):
         load_weights(config, tensors | {name: tensors[name].astype(np.float32)})
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, ml_dtypes.float8_e5m2])
+def test_codes_of_another_quantization_are_refused(dtype: Any) -> None:
+    config, tensors = random_checkpoint("qwen3")
+    name = "model.layers.0.mlp.up_proj.weight"
+    with pytest.raises(ValueError, match=name):
+        load_weights(config, tensors | {name: tensors[name].astype(dtype)})
+
+
+def test_one_expert_apart_from_its_fellows_is_refused() -> None:
+    """Stacked with e4m3 ones, a bfloat16 expert would be rounded to e4m3 and then scaled by a factor it has not."""
+    expert = "model.layers.0.mlp.experts.3.up_proj"
+    shape = FP8_SHAPE | {"quantization_config": FP8 | {"modules_to_not_convert": [expert]}}
+    with pytest.raises(ValueError, match=f"{expert}.weight"):
+        load_weights(*random_checkpoint("qwen3_moe", **shape))
 
 
 def test_weights_are_rounded_to_the_dtype_of_the_config() -> None:

@@ -83,13 +83,13 @@ def test_the_token_is_transformers_chain_and_the_largest_after_the_noise(seed: i
 
 
 def test_penalties_come_before_the_bias_and_the_bias_before_the_temperature() -> None:
-    """Token 5 was sampled twice, 3 is in the prompt: ((6 / 2) - 2 x 1 - 1) + 0.9 = 0.9 for 5; 4 / 2 = 2 for 3."""
+    """Token 5 was sampled twice, 3 is in the prompt: ((6 / 2) - 2 x 1.25 - 0.5) + 0.9 = 0.9 for 5; 4 / 2 = 2 for 3."""
     logits = np.full(8, -50, np.float32)
     logits[[5, 3, 0]] = 6, 4, 0.5
     params: dict[str, Any] = {
         "repetition_penalty": 2,
-        "frequency_penalty": 1,
-        "presence_penalty": 1,
+        "frequency_penalty": 1.25,
+        "presence_penalty": 0.5,
         "logit_bias": {5: 0.9},
     }
     order = []
