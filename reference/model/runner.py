@@ -18,7 +18,7 @@ from reference.formats import Array
 from reference.kernels.embedding import embedding
 from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
-from reference.model.qwen3 import Positions, attend_whole, decoder_layer, logits
+from reference.model.qwen3 import Attend, Positions, attend_whole, decoder_layer, logits
 from reference.model.weights import load_weights
 
 SMALLEST_BUCKET = 16
@@ -29,6 +29,19 @@ def bucket_length(num_tokens: int) -> int:
     """The padded length of a sequence: the next of 16, 24, 32, 48, 64, 96, ...; past 16, under a third is padding."""
     power = max(SMALLEST_BUCKET, 1 << (num_tokens - 1).bit_length())
     return power * 3 // 4 if power > SMALLEST_BUCKET and num_tokens <= power * 3 // 4 else power
+
+
+def attend_without_padding(num_tokens: Array | int) -> Attend:
+    """Causal attention over the first `num_tokens` of a padded sequence.
+
+    Padding has probability 0 anyway; but what float16 has overflowed to in it would make 0 x infinity of that.
+    """
+
+    def attend(q: Array, k: Array, v: Array) -> Array:
+        is_token = jnp.arange(v.shape[0]) < num_tokens
+        return attend_whole(q, k, jnp.where(is_token[:, None, None], v, 0))
+
+    return attend
 
 
 def keep_compiled_code(directory: Path) -> None:
@@ -55,7 +68,11 @@ class JaxRunner:
         cos, sin = rope_table(config.rope, config.head_dim, bucket_length(max_model_len))
         self._cos, self._sin = jnp.asarray(cos), jnp.asarray(sin)
         self._embed = jax.jit(embedding)
-        self._layer = jax.jit(lambda layer, x, positions: decoder_layer(layer, config, x, positions, attend_whole))
+        self._layer = jax.jit(
+            lambda layer, x, positions, num_tokens: decoder_layer(
+                layer, config, x, positions, attend_without_padding(num_tokens)
+            )
+        )
         self._logits = jax.jit(lambda ends, x: logits(ends, config, x))
 
     def last_logits(self, token_ids: Sequence[int]) -> np.ndarray:
@@ -81,5 +98,5 @@ class JaxRunner:
         positions = Positions(jnp.arange(length, dtype=jnp.int32), self._cos, self._sin)
         x = self._embed(jnp.asarray(padded), self._ends.embedding)
         for layer in self._layers:
-            x = self._layer(layer, x, positions)
+            x = self._layer(layer, x, positions, len(token_ids))
         return x

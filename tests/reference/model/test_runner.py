@@ -86,6 +86,22 @@ def test_a_bucket_is_compiled_once_whatever_is_asked_of_it() -> None:
     assert not later
 
 
+@pytest.mark.parametrize("model_type", ["qwen3", "qwen3_moe"])
+def test_padding_that_overflows_harms_no_token(model_type: str) -> None:
+    """Sequences are padded with id 0: here one whose value overflows float16 where those of others do not."""
+    config, tensors = random_checkpoint(model_type, dtype="float16", num_hidden_layers=2)
+    scaled = {name: tensor * 1e4 for name, tensor in tensors.items() if "v_proj" in name}
+    scaled |= {name: tensor * 1e-4 for name, tensor in tensors.items() if "o_proj" in name}
+    table = tensors["model.embed_tokens.weight"].copy()
+    table[0] = tensors["model.layers.0.self_attn.v_proj.weight"][0]  # the channel's own direction: 8 times the usual
+    sound = JaxRunner(config, tensors | scaled, max_model_len=16).last_logits([5, 6, 7])
+    runner = JaxRunner(config, tensors | scaled | {"model.embed_tokens.weight": table}, max_model_len=16)
+    row = runner.last_logits([5, 6, 7])
+    np.testing.assert_array_equal(row[1:], sound[1:])
+    assert np.isfinite(row).all()
+    assert not np.isfinite(runner.last_logits([5, 0, 7])).all(), "nothing overflows: this test shows nothing"
+
+
 @pytest.mark.parametrize("length", [0, LIMIT + 1])
 def test_a_sequence_of_no_length_or_too_long_is_refused(runner: JaxRunner, length: int) -> None:
     with pytest.raises(ValueError, match=f"{length} tokens; expected 1 to {LIMIT}"):
