@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from reference.formats import FP8_ACTIVATION_BLOCK, FP8_WEIGHT_BLOCK, Array
 from reference.kernels.precision import wide
-from reference.kernels.quantize import dequantize_fp8, quantize_fp8
+from reference.kernels.quantize import dequantize_fp8, rounded_to_fp8
 
 
 def linear(
@@ -40,8 +40,6 @@ def linear_fp8(
 ) -> Array:  # [T, N], x's dtype
     """Quantize x, then project it with weights that are quantized already."""
     xp = x.__array_namespace__()
-    codes, scale_inv = quantize_fp8(x, block=FP8_ACTIVATION_BLOCK)
-    arithmetic = wide(x).dtype  # float64 factors make the dequantized values, and so the oracle, exact
-    x_hat = dequantize_fp8(codes, xp.astype(scale_inv, arithmetic), block=FP8_ACTIVATION_BLOCK)
-    weight_hat = dequantize_fp8(weight, xp.astype(weight_scale_inv, arithmetic), block=FP8_WEIGHT_BLOCK)
+    x_hat = rounded_to_fp8(x, block=FP8_ACTIVATION_BLOCK)
+    weight_hat = dequantize_fp8(weight, xp.astype(weight_scale_inv, x_hat.dtype), block=FP8_WEIGHT_BLOCK)
     return xp.astype(linear(x_hat, weight_hat, bias), x.dtype)

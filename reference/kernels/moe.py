@@ -28,7 +28,7 @@ from array_api_extra import at
 
 from reference.formats import FP8_ACTIVATION_BLOCK, FP8_WEIGHT_BLOCK, Array
 from reference.kernels.precision import wide
-from reference.kernels.quantize import dequantize_fp8, quantize_fp8
+from reference.kernels.quantize import dequantize_fp8, rounded_to_fp8
 
 
 class Dispatch(NamedTuple):
@@ -145,16 +145,10 @@ def grouped_linear_fp8(
     accumulated in float32 and rounded once, to the dtype of x. Padding rows give 0, as in `grouped_linear`.
     """
     xp = x.__array_namespace__()
-    arithmetic = wide(x).dtype  # float64 factors make the dequantized values, and so the oracle, exact
-    codes, scale_inv = quantize_fp8(x, block=FP8_ACTIVATION_BLOCK)
-    x_hat = dequantize_fp8(codes, xp.astype(scale_inv, arithmetic), block=FP8_ACTIVATION_BLOCK)
-
+    x_hat = rounded_to_fp8(x, block=FP8_ACTIVATION_BLOCK)
     expert_of_tile, is_used = _expert_of_tile(x, expert_offsets, tile)
-    _, out_features, in_features = weight.shape
-    rows, columns = FP8_WEIGHT_BLOCK
-    factors = xp.astype(weight_scale_inv[expert_of_tile], arithmetic)
-    factors = xp.repeat(xp.repeat(factors, rows, axis=1), columns, axis=2)[:, :out_features, :in_features]
-    weight_hat = wide(weight[expert_of_tile]) * factors
+    factors = xp.astype(weight_scale_inv[expert_of_tile], x_hat.dtype)
+    weight_hat = dequantize_fp8(weight[expert_of_tile], factors, block=FP8_WEIGHT_BLOCK)
     return xp.astype(_tile_products(x_hat, weight_hat, is_used, tile), x.dtype)
 
 

@@ -57,6 +57,17 @@ def dequantize_fp8(
     return wide(q) * _spread(wide(scale_inv), q.shape, block)
 
 
+def rounded_to_fp8(
+    x: Array,  # [..., M, K]
+    *,
+    block: tuple[int, int],
+) -> Array:  # [..., M, K], float32 (float64 for a float64 x)
+    """What is left of x after e4m3. Factors in the dtype of the arithmetic: in float64 that makes the values exact."""
+    xp = x.__array_namespace__()
+    codes, scale_inv = quantize_fp8(x, block=block)
+    return dequantize_fp8(codes, xp.astype(scale_inv, wide(x).dtype), block=block)
+
+
 def _block_max(x: Array, block: tuple[int, int]) -> Array:
     """The largest element of each block: [..., M, K] -> [..., ceil(M / rows), ceil(K / columns)]; x >= 0."""
     (*stack, m, k), (rows, columns) = x.shape, block

@@ -87,3 +87,7 @@ def assert_same_bits(actual: Array, expected: Array) -> None:
     """Equal dtype, shape and bytes: NaN equals NaN, and 0 does not equal -0."""
     assert actual.dtype == expected.dtype and actual.shape == expected.shape, (actual.dtype, expected.dtype)
     assert np.ascontiguousarray(actual).tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+def f32(*values: float) -> Array:  # [n]
+    return np.array(values, np.float32)

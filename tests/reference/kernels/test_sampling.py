@@ -29,13 +29,9 @@ from reference.kernels.sampling import (
     mask_tokens,
     penalize,
 )
-from tests.reference.kernels.helpers import assert_same_bits, normal, oracle, ulp_error
+from tests.reference.kernels.helpers import assert_same_bits, f32, normal, oracle, ulp_error
 
 Run = Callable[..., Any]
-
-
-def f32(*values: float) -> Array:
-    return np.array(values, np.float32)
 
 
 def i32(*values: int) -> Array:

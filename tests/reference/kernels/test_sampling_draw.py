@@ -19,13 +19,9 @@ from reference.kernels.sampling import (
     mask_tokens,
     penalize,
 )
-from tests.reference.kernels.helpers import assert_same_bits, normal, run_jax, run_numpy
+from tests.reference.kernels.helpers import assert_same_bits, f32, normal, run_jax, run_numpy
 
 Run = Callable[..., Any]
-
-
-def f32(*values: float) -> Array:
-    return np.array(values, np.float32)
 
 
 def seeds(*values: int) -> Array:
