@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+import numpy as np
+
 MAX_TOP_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
+MAX_PRIORITY = 100
 
 
 class RequestError(ValueError):
@@ -32,6 +35,24 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class ConstraintState(Protocol):
+    """Where one sample stands in its constraint."""
+
+    def allowed(self) -> np.ndarray | None:
+        """u32 [ceil(num_token_ids / 32)]: the token ids that may come next, 32 to a word, the lowest in the lowest
+        bit; None if any may. At least one id is allowed, as long as every accepted one was. Not to be written to."""
+
+    def accept(self, token_id: int) -> None:
+        """The next token is this one. Errors: ValueError if it was not allowed; the state is then unchanged."""
+
+
+class Constraint(Protocol):
+    """A language that an answer must be in (`response_format`, tools): which tokens may follow those so far."""
+
+    def begin(self) -> ConstraintState:
+        """The state before the first token of an answer. States are independent of each other."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +74,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0  # [-2, 2]; over the output
     logit_bias: Mapping[int, float] = field(default_factory=dict)  # [-100, 100] a token id
     allowed_token_ids: tuple[int, ...] | None = None
+    constraint: Constraint | None = None  # the answer's grammar; what it allows is allowed together with the above
     seed: int = 0  # 64 bits, the Philox key
     max_tokens: int | None = None  # None: as far as the context reaches
     min_tokens: int = 0  # no end-of-sequence or stop id before
@@ -108,7 +130,10 @@ class Request:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     params: SamplingParams
-    priority: int = 0  # lower runs first
+    priority: int = 0  # [-100, 100], lower is more urgent: it runs before the next PRIORITY_STEP less urgent arrivals
+
+    def __post_init__(self) -> None:
+        _in_range("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
 
 
 @dataclass(frozen=True)
