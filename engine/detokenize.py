@@ -27,6 +27,11 @@ class IncrementalDetokenizer:
             return ""
         return self._decoder.decode(self._tokenizer.id_to_bytes(token_id))
 
+    @property
+    def pending(self) -> bool:
+        """Has a character begun whose other bytes are still to come?"""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """At the sample's end: U+FFFD for a character that was begun and never ended, else nothing."""
         return self._decoder.decode(b"", final=True)

@@ -122,6 +122,15 @@ def keep_min_p(
     return _keep(logits, _shares(logits) >= wide(p)[:, None])
 
 
+def greedy(
+    logits: Array,  # f32 [R, V], after the chain
+) -> Array:  # i32 [R]
+    """The token of the largest logit: `draw` at temperature 0, without the noise. An unusable row gives -1."""
+    xp = logits.__array_namespace__()
+    usable = xp.isfinite(xp.max(logits, axis=-1))
+    return xp.astype(xp.where(usable, xp.argmax(logits, axis=-1), -1), xp.int32)
+
+
 def draw(
     logits: Array,  # f32 [R, V], after the chain
     temperature: Array,  # f32 [R], already applied; only whether it is 0 matters here

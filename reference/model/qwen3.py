@@ -38,7 +38,7 @@ from reference.kernels.residual import residual_add
 from reference.kernels.rms_norm import add_rms_norm, rms_norm
 from reference.kernels.rope import rope
 from reference.model.config import ModelConfig
-from reference.model.weights import Attention, Layer, Mlp, Projection, Weights
+from reference.model.weights import Layer, Mlp, Projection, Weights
 
 # Rows of one expert are padded to a multiple of this, the tile of the grouped product.
 EXPERT_TILE = 16
@@ -93,25 +93,22 @@ def decoder_layer(
     positions: Positions,
     attend: Attend,
 ) -> Array:  # [T, H]
-    normed = rms_norm(x, layer.input_norm, config.rms_norm_eps)
-    attended = self_attention(layer.attention, config, normed, positions, attend)
-    normed, x = add_rms_norm(attended, x, layer.post_attention_norm, config.rms_norm_eps)
-    feed_forward = dense_mlp if layer.mlp.router is None else sparse_mlp
-    return residual_add(feed_forward(layer.mlp, config, normed), x)
+    return after_attention(layer, config, x, attend(*before_attention(layer, config, x, positions)))
 
 
-def self_attention(
-    weights: Attention,
+def before_attention(
+    layer: Layer,
     config: ModelConfig,
-    x: Array,  # [T, H]
+    x: Array,  # [T, H] the residual stream
     positions: Positions,
-    attend: Attend,
-) -> Array:  # [T, H]
+) -> tuple[Array, Array, Array]:  # q [T, Nq, D], k [T, Nkv, D], v [T, Nkv, D]
+    """Queries, keys and values of each token: the first half of a layer."""
     xp = x.__array_namespace__()
-    num_tokens = x.shape[0]
+    weights, num_tokens = layer.attention, x.shape[0]
+    normed = rms_norm(x, layer.input_norm, config.rms_norm_eps)
 
     def heads(projection: Projection, count: int) -> Array:
-        return xp.reshape(project(x, projection), (num_tokens, count, config.head_dim))
+        return xp.reshape(project(normed, projection), (num_tokens, count, config.head_dim))
 
     q = heads(weights.q_proj, config.num_heads)
     k = heads(weights.k_proj, config.num_kv_heads)
@@ -119,8 +116,25 @@ def self_attention(
     q, k = qk_norm(q, k, weights.q_norm, weights.k_norm, config.rms_norm_eps)
     q = rope(q, positions.index, positions.cos, positions.sin)
     k = rope(k, positions.index, positions.cos, positions.sin)
-    attended = attend(q, k, v)
-    return project(xp.reshape(attended, (num_tokens, config.num_heads * config.head_dim)), weights.o_proj)
+    return q, k, v
+
+
+def after_attention(
+    layer: Layer,
+    config: ModelConfig,
+    x: Array,  # [T, H] the residual stream, as it came into the layer
+    attended: Array,  # [T, Nq, D]
+) -> Array:  # [T, H]
+    """The second half of a layer: output projection and MLP, each added to the residual stream."""
+    normed, x = add_rms_norm(output_projection(layer, attended), x, layer.post_attention_norm, config.rms_norm_eps)
+    feed_forward = dense_mlp if layer.mlp.router is None else sparse_mlp
+    return residual_add(feed_forward(layer.mlp, config, normed), x)
+
+
+def output_projection(layer: Layer, attended: Array) -> Array:  # [T, Nq, D] -> [T, H]
+    xp = attended.__array_namespace__()
+    num_tokens, num_heads, head_dim = attended.shape
+    return project(xp.reshape(attended, (num_tokens, num_heads * head_dim)), layer.attention.o_proj)
 
 
 def attend_whole(q: Array, k: Array, v: Array) -> Array:

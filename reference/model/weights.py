@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reference.formats import ACTIVATION_FORMATS, FLOAT8_E4M3, FLOAT64, Array
+from reference.kernels.precision import wide
 from reference.model.config import ModelConfig
 from reference.model.tensors import TensorSpec, checkpoint_tensors
 
@@ -141,6 +142,32 @@ def load_weights(
         lm_head=None if config.tie_word_embeddings else vector("lm_head"),
         mtp=mtp() if config.num_mtp_layers else None,
     )
+
+
+def widened(weights: Weights) -> Weights:
+    """The same model with the weights of its projections in float32, and the vocabulary head apart from the embedding.
+
+    Products are float32 in any case (`reference.kernels.precision`), so results are the same to the bit; what is saved
+    is the conversion in every step. e4m3 weights stay as they are: their products are defined on the quantized values.
+    """
+
+    def wider(projection: Projection) -> Projection:
+        return projection if projection.scale_inv is not None else projection._replace(weight=wide(projection.weight))
+
+    def layer(layer: Layer) -> Layer:
+        attention, mlp = layer.attention, layer.mlp
+        return layer._replace(
+            attention=attention._replace(
+                **{name: wider(getattr(attention, name)) for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
+            ),
+            mlp=mlp._replace(
+                **{name: wider(getattr(mlp, name)) for name in ("gate_proj", "up_proj", "down_proj")},
+                router=None if mlp.router is None else wider(mlp.router),
+            ),
+        )
+
+    head = weights.embedding if weights.lm_head is None else weights.lm_head
+    return weights._replace(layers=tuple(map(layer, weights.layers)), lm_head=wide(head))
 
 
 def _checked(name: str, tensor: np.ndarray, spec: TensorSpec) -> np.ndarray[Any, Any]:

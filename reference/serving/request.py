@@ -17,6 +17,7 @@ import numpy as np
 MAX_TOP_LOGPROBS = 20
 MAX_SEED = 2**64 - 1
 MAX_PRIORITY = 100
+PRIORITY_STEP = 64  # a step of priority is worth this many arrivals
 
 
 class RequestError(ValueError):

@@ -29,7 +29,7 @@ MAX_IN_FLIGHT = 2  # batches that were submitted and whose result was not taken
 
 @dataclass(frozen=True, eq=False)
 class Sampling:
-    """How each of R rows samples: `SamplingParams` as arrays. Rows that do not sample have neutral values.
+    """How each of R rows samples: `SamplingParams` as arrays. Of rows that do not sample, only that is read.
 
     The drawn token of row r will stand at position seq_lens[r]. Words of a mask hold 32 token ids, the lowest in the
     lowest bit.
@@ -59,7 +59,7 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """T tokens of R rows, row after row; a row is the next tokens of one sequence.
+    """T tokens of R rows, row after row; a row is the next tokens of one sequence. Rows of one token come first.
 
     Every token's key and value are written to its slot; then its query sees the keys of its row at positions up to its
     own, all of which this batch or an earlier one has written.

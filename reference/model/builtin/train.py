@@ -34,13 +34,21 @@ import optax
 from reference.formats import FLOAT32, Array
 from reference.kernels.embedding import embedding
 from reference.kernels.moe import router_top_k
-from reference.kernels.rms_norm import add_rms_norm, rms_norm
+from reference.kernels.rms_norm import add_rms_norm
 from reference.kernels.rope import rope_table
 from reference.model.builtin.checkpoint import BUILTIN, NAMES, initial_weights, save
 from reference.model.builtin.packing import Packer
 from reference.model.config import ModelConfig
 from reference.model.mtp import mtp_logits
-from reference.model.qwen3 import Positions, attend_whole, decoder_layer, logits, project, self_attention
+from reference.model.qwen3 import (
+    Positions,
+    attend_whole,
+    before_attention,
+    decoder_layer,
+    logits,
+    output_projection,
+    project,
+)
 from reference.model.weights import Layer, Weights
 
 MTP_WEIGHT = 0.3
@@ -80,8 +88,7 @@ def router_balance(layer: Layer, config: ModelConfig, x: Array, where: Positions
 
     1 if all experts are used alike. x [T, H] is what enters the layer; only the router learns from it.
     """
-    normed = rms_norm(x, layer.input_norm, config.rms_norm_eps)
-    attended = self_attention(layer.attention, config, normed, where, attend_whole)
+    attended = output_projection(layer, attend_whole(*before_attention(layer, config, x, where)))
     normed, _ = add_rms_norm(attended, x, layer.post_attention_norm, config.rms_norm_eps)
     assert layer.mlp.router is not None
     router_logits = project(jax.lax.stop_gradient(normed), layer.mlp.router)  # [T, E]

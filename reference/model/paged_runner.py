@@ -1,0 +1,295 @@
+"""The reference panel behind an engine: the text of `qwen3.py` over paged KV memory, compiled by JAX.
+
+A batch is computed in two groups: rows of one token (decode) attend together, and each longer row (a chunk of a prompt)
+by itself, so that a short row is not padded to a long one. A batch of decode rows alone goes through each layer in one
+compiled function; a mixed one in a few. Shapes are padded to buckets, so few are ever compiled, and layers of one shape
+share their code.
+
+JAX runs what it is told asynchronously and in order: `submit` returns while the batch is computed, the next batch takes
+the sampled tokens from where they are, and `result` waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from reference.formats import Array
+from reference.kernels.attention import paged_attention
+from reference.kernels.embedding import embedding
+from reference.kernels.kv_cache import kv_write
+from reference.kernels.log_probs import token_log_probs
+from reference.kernels.rope import rope_table
+from reference.model.config import ModelConfig
+from reference.model.qwen3 import Positions, after_attention, before_attention, decoder_layer, logits
+from reference.model.runner import LOGIT_ROWS, bucket_length
+from reference.model.sample_rows import SamplingRows, Stages, rows_that_sample, sample_rows
+from reference.model.weights import Layer, load_weights, widened
+from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutput, TokenScores
+
+BLOCK_SIZE = 16  # tokens
+MAX_ROWS = 1024  # samples of the last batch that the next can refer to
+
+KeysValues = tuple[Array, Array]  # each [num_blocks, Nkv, block_size, D]
+
+
+def bucket_rows(count: int) -> int:
+    """The padded number of rows: 1, 2, 4, 8, then as lengths of sequences."""
+    return 1 << (count - 1).bit_length() if count <= 8 else bucket_length(count)
+
+
+def bucket_blocks(count: int) -> int:
+    """The padded width of a block table: a power of two."""
+    return max(4, 1 << (count - 1).bit_length())
+
+
+class RowGroup(NamedTuple):
+    """Rows that attend together: a block table and the places of their tokens among those of the batch."""
+
+    block_table: Array  # i32 [R, M], -1 pads
+    query_start: Array  # i32 [R + 1]
+    seq_lens: Array  # i32 [R]; 0 on padding
+
+
+class _Done(NamedTuple):
+    """The arrays of a batch, on their way."""
+
+    ticket: int
+    batch: Batch
+    rows: np.ndarray  # those that sample
+    token_ids: Array | None  # i32 [>= len(rows)]
+    scores: tuple[Array, ...] | None
+    prompt_scores: list[tuple[Array, ...]]
+
+
+class PagedRunner:
+    """A Qwen3 model as a `Runner`. Logits are float32; keys and values are held in the model's dtype."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tensors: Mapping[str, np.ndarray],  # a checkpoint's, by Hugging Face name
+        *,
+        num_token_ids: int,
+        max_model_len: int,
+        num_blocks: int,
+        block_size: int = BLOCK_SIZE,
+        widen: bool = False,
+    ) -> None:
+        """num_token_ids: ids from there on are padding, never sampled. max_model_len: tokens of the longest sequence.
+
+        widen: hold the weights of projections in float32, which is what they are multiplied in: the same results to the
+        bit, faster, in twice the memory. Errors: those of `load_weights`.
+        """
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.num_blocks, self.block_size = num_blocks, block_size
+        self._num_token_ids = num_token_ids
+        weights = load_weights(config, tensors, put=jnp.asarray)
+        if widen:
+            weights = widened(weights)
+        self._layers = weights.layers
+        self._ends = weights._replace(layers=(), mtp=None)  # what stands before and after the layers
+        cos, sin = rope_table(config.rope, config.head_dim, max_model_len)
+        self._cos, self._sin = jnp.asarray(cos), jnp.asarray(sin)
+        self._in_flight: deque[_Done] = deque()
+        self._num_submitted = 0
+        self.reset()
+        self._compile()
+
+    def reset(self) -> None:
+        self._in_flight.clear()
+        self._previous = jnp.zeros(MAX_ROWS, jnp.int32)  # what each row of the last batch sampled
+        self.kv: list[KeysValues] = []  # the old memory is let go of before there is new
+        shape = (self.num_blocks, self.config.num_kv_heads, self.block_size, self.config.head_dim)
+        dtype = self.config.dtype.dtype
+        self.kv = [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in self._layers]
+
+    def _compile(self) -> None:
+        """Declare what is compiled when its shapes are first met."""
+        config = self.config
+
+        def attend(q: Array, kv: KeysValues, group: RowGroup, max_query_len: int) -> Array:
+            return paged_attention(q, *kv, *group, max_query_len=max_query_len)
+
+        def decode_layer(
+            layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array, group: RowGroup
+        ) -> tuple[Array, KeysValues]:
+            written = []
+
+            def write_and_attend(q: Array, k: Array, v: Array) -> Array:
+                written.append(kv_write(k, v, *kv, slots))
+                return attend(q, written[0], group, 1)
+
+            return decoder_layer(layer, config, x, positions, write_and_attend), written[0]
+
+        def begin_layer(
+            layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array
+        ) -> tuple[Array, KeysValues]:
+            q, k, v = before_attention(layer, config, x, positions)
+            return q, kv_write(k, v, *kv, slots)
+
+        def attend_more(attended: Array, q: Array, kv: KeysValues, group: RowGroup, max_query_len: int) -> Array:
+            return attended + attend(q, kv, group, max_query_len)  # 0 for the tokens of other rows
+
+        def end_layer(layer: Layer, x: Array, attended: Array) -> Array:
+            return after_attention(layer, config, x, attended)
+
+        def sample(
+            row_logits: Array, rows: SamplingRows, row_numbers: Array, previous: Array, stages: Stages
+        ) -> tuple[Array, Array]:
+            rows = rows._replace(history=_known(rows.history, previous))
+            token_ids = sample_rows(row_logits, rows, stages, self._num_token_ids)
+            return token_ids, jnp.zeros(MAX_ROWS, jnp.int32).at[row_numbers].set(token_ids, mode="drop")
+
+        self._decode_layer = jax.jit(decode_layer, donate_argnums=1)
+        self._begin_layer = jax.jit(begin_layer, donate_argnums=1)
+        self._attend = jax.jit(attend, static_argnums=3)
+        self._attend_more = jax.jit(attend_more, static_argnums=4)
+        self._end_layer = jax.jit(end_layer)
+        self._embed = jax.jit(lambda ids, previous, table: embedding(jnp.maximum(_known(ids, previous), 0), table))
+        self._logits = jax.jit(lambda ends, x, index: logits(ends, config, x[index]))
+        self._sample = jax.jit(sample, static_argnames="stages")
+        self._scores = jax.jit(token_log_probs, static_argnums=2)
+
+    def submit(self, batch: Batch) -> int:
+        if len(self._in_flight) == MAX_IN_FLIGHT:
+            raise ValueError(f"{MAX_IN_FLIGHT} batches are in flight already; take a result first")
+        if batch.num_rows > MAX_ROWS:
+            raise ValueError(f"a batch has {batch.num_rows} rows; at most {MAX_ROWS} are supported")
+        x = self._forward(batch)
+        rows = np.flatnonzero(batch.sampling.samples)
+        token_ids = scores = None
+        prompt_scores = self._prompt_scores(batch, x)
+        if len(rows):
+            token_ids, scores = self._sampled(batch, rows, x)
+        self._num_submitted += 1
+        self._in_flight.append(_Done(self._num_submitted, batch, rows, token_ids, scores, prompt_scores))
+        return self._num_submitted
+
+    def result(self, ticket: int) -> StepOutput:
+        done = self._in_flight.popleft()
+        if ticket != done.ticket:
+            raise ValueError(f"results are taken in order: expected ticket {done.ticket}, got {ticket}")
+        token_ids = np.full(done.batch.num_rows, NOT_SAMPLED, np.int32)
+        if done.token_ids is not None:
+            token_ids[done.rows] = np.asarray(done.token_ids)[: len(done.rows)]
+        scores = prompt_scores = None
+        if done.scores is not None:
+            place = np.zeros(done.batch.num_rows, np.int64)  # rows that do not sample have those of some other row
+            place[done.rows] = np.arange(len(done.rows))
+            scores = TokenScores(*(np.asarray(values)[place] for values in done.scores))
+        if done.prompt_scores:
+            parts = zip(*done.prompt_scores, strict=True)
+            num_scores = len(done.batch.score_index)
+            prompt_scores = TokenScores(*(np.concatenate([*map(np.asarray, p)])[:num_scores] for p in parts))
+        return StepOutput(token_ids, scores, prompt_scores)
+
+    def _forward(self, batch: Batch) -> Array:  # [T padded, H]
+        """Every token through every layer; keys and values go to their slots."""
+        counts = np.diff(batch.query_start)
+        num_decode = int((counts == 1).sum())
+        if (counts[:num_decode] != 1).any():
+            raise ValueError("rows of one token come before longer ones")
+        decodes_only = num_decode == batch.num_rows
+        num_tokens = bucket_rows(batch.num_tokens) if decodes_only else bucket_length(batch.num_tokens)
+        token_ids = jnp.asarray(_padded(batch.token_ids, num_tokens, 0))
+        slots = jnp.asarray(_padded(batch.slot_mapping.astype(np.int32), num_tokens, -1))
+        index = jnp.asarray(_padded(batch.positions, num_tokens, 0))
+        positions = Positions(index, self._cos, self._sin)
+        x = self._embed(token_ids, self._previous, self._ends.embedding)
+        groups = [_group(batch, row, row + 1) for row in range(num_decode, batch.num_rows)]
+        if num_decode:
+            groups.insert(0, _group(batch, 0, num_decode))
+        for number, layer in enumerate(self._layers):
+            kv = self.kv[number]
+            if decodes_only:
+                x, self.kv[number] = self._decode_layer(layer, kv, x, positions, slots, groups[0][0])
+                continue
+            q, kv = self._begin_layer(layer, kv, x, positions, slots)
+            self.kv[number] = kv
+            attended = self._attend(q, kv, *groups[0])
+            for group in groups[1:]:
+                attended = self._attend_more(attended, q, kv, *group)
+            x = self._end_layer(layer, x, attended)
+        return x
+
+    def _sampled(self, batch: Batch, rows: np.ndarray, x: Array) -> tuple[Array, tuple[Array, ...] | None]:
+        num_rows = bucket_rows(len(rows))
+        index = _padded(batch.query_start[1:][rows] - 1, num_rows, 0)
+        row_logits = self._logits(self._ends, x, jnp.asarray(index))
+        arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
+        arrays = _padded_rows(arrays, stages, num_rows)
+        numbers = jnp.asarray(_padded(rows.astype(np.int32), num_rows, MAX_ROWS))
+        token_ids, self._previous = self._sample(row_logits, arrays, numbers, self._previous, stages=stages)
+        num_top = int(batch.sampling.num_logprobs.max())
+        return token_ids, None if num_top < 0 else self._scores(row_logits, token_ids, num_top)
+
+    def _prompt_scores(self, batch: Batch, x: Array) -> list[tuple[Array, ...]]:
+        scores = []
+        for start in range(0, len(batch.score_index), LOGIT_ROWS):
+            index = _padded(batch.score_index[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
+            target = _padded(batch.score_target[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
+            row_logits = self._logits(self._ends, x, jnp.asarray(index))
+            scores.append(self._scores(row_logits, jnp.asarray(target), batch.score_num_top))
+        return scores
+
+
+def _known(token_ids: Array, previous: Array) -> Array:
+    """Tokens, with those that the previous batch sampled (-1 - row) in their place."""
+    return jnp.where(token_ids < 0, previous[jnp.maximum(-1 - token_ids, 0)], token_ids)
+
+
+def _group(batch: Batch, begin: int, end: int) -> tuple[RowGroup, int]:
+    """Rows begin to end - 1, and the padded length of the longest."""
+    num_rows = bucket_rows(end - begin)
+    start = batch.query_start[begin : end + 1]
+    seq_lens = batch.seq_lens[begin:end]
+    longest = int(np.diff(start).max())
+    width = bucket_blocks(int(np.argmin(batch.block_table[begin:end] >= 0, axis=1).max()) or batch.block_table.shape[1])
+    table = np.full((num_rows, width), -1, np.int32)
+    used = min(width, batch.block_table.shape[1])
+    table[: end - begin, :used] = batch.block_table[begin:end, :used]
+    group = RowGroup(table, _padded(start, num_rows + 1, start[-1]), _padded(seq_lens, num_rows, 0))
+    return RowGroup(*map(jnp.asarray, group)), longest if longest == 1 else bucket_length(longest)
+
+
+def _padded(array: np.ndarray, length: int, value: int) -> np.ndarray:
+    out = np.full((length, *array.shape[1:]), value, array.dtype)
+    out[: len(array)] = array
+    return out
+
+
+def _padded_rows(rows: SamplingRows, stages: Stages, num_rows: int) -> SamplingRows:
+    """Sampling parameters of padded rows. What no stage reads has no width, so that it asks for no new code."""
+
+    def width(array: np.ndarray, used: bool, value: float) -> np.ndarray:
+        columns = 1 << (array.shape[1] - 1).bit_length() if used else 0
+        out = np.full((num_rows, columns), value, array.dtype)
+        out[: len(array), : array.shape[1]] = array[:, :columns]
+        return out
+
+    num_history = bucket_length(len(rows.history)) if stages.penalties else 0
+    per_row = {"temperature": 1, "top_p": 1, "repetition": 1}  # the others are 0 on padding
+    padded = {
+        name: _padded(value, num_rows, per_row.get(name, 0))
+        for name, value in rows._asdict().items()
+        if name not in ("history", "history_row", "history_is_prompt", "bias_ids", "bias", "banned_ids", "mask")
+    }
+    padded["mask_row"][len(rows.mask_row) :] = -1
+    mask = _padded(rows.mask, bucket_rows(len(rows.mask)), 0) if stages.masks else rows.mask[:0]
+    arrays: dict[str, Any] = padded | {
+        "history": _padded(rows.history, num_history, 0),
+        "history_row": _padded(rows.history_row, num_history, num_rows),
+        "history_is_prompt": _padded(rows.history_is_prompt, num_history, 0),
+        "bias_ids": width(rows.bias_ids, stages.bias, -1),
+        "bias": width(rows.bias, stages.bias, 0),
+        "banned_ids": width(rows.banned_ids, stages.bans, -1),
+        "mask": mask,
+    }
+    return SamplingRows(**{name: jnp.asarray(value) for name, value in arrays.items()})

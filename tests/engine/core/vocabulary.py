@@ -1,0 +1,18 @@
+"""The tiny vocabulary of the specification's tests, as an engine sees it."""
+
+from __future__ import annotations
+
+from engine.core.text import Detokenizer
+from engine.detokenize import IncrementalDetokenizer
+from tests.reference.serving.fakes import SPECIAL, TOKENS
+
+
+class TinyTokenizer:
+    special_token_ids = frozenset(SPECIAL)
+
+    def id_to_bytes(self, token_id: int) -> bytes:
+        return TOKENS[token_id] if token_id < len(TOKENS) else b""
+
+
+def detokenizer(skip_special_tokens: bool) -> Detokenizer:
+    return IncrementalDetokenizer(TinyTokenizer(), skip_special_tokens=skip_special_tokens)  # type: ignore[arg-type]
