@@ -8,10 +8,8 @@ one, left in it, and a tail beyond a sequence's end is 0 and not NaN. Everything
 
 slot -1 writes nothing. If two tokens name one slot, the later one stays; an engine never does that.
 
-Written as a scatter of the tokens, so that what is moved is the tokens and not the cache. Array libraries leave open
-which of two writes to one place stays, and take an index of -1 for the last place. So all tokens of a slot write the
-last one's values; and a token that writes nothing repeats what another one writes, the same values to the same place.
-Where no token writes anything, all repeat what is there already.
+Written as a gather, for each slot the token that it receives: then nothing has to be scattered to a slot of -1,
+which array libraries take for the last one.
 
 Rounding: none when k has the cache's dtype; otherwise once, to the cache's dtype.
 Source: arXiv:2309.06180 (paging), and the layout of `reference.formats.KV_LAYOUT`.
@@ -19,7 +17,7 @@ Source: arXiv:2309.06180 (paging), and the layout of `reference.formats.KV_LAYOU
 
 from __future__ import annotations
 
-from array_api_extra import at
+import array_api_extra as xpx
 
 from reference.formats import Array
 
@@ -33,24 +31,24 @@ def kv_write(
 ) -> tuple[Array, Array]:  # (k_cache, v_cache), new arrays; the inputs stay as they are
     """The caches after T tokens were written."""
     xp = k_cache.__array_namespace__()
-    if slot_mapping.shape[0] == 0:
-        return xp.asarray(k_cache, copy=True), xp.asarray(v_cache, copy=True)
-    num_tokens, (num_blocks, _, block_size, _) = slot_mapping.shape[0], k_cache.shape
-    token = xp.arange(num_tokens, dtype=xp.int32)
+    num_blocks, _, block_size, _ = k_cache.shape
+    num_slots = num_blocks * block_size
     writes = slot_mapping >= 0
-    opens = writes & (slot_mapping % block_size == 0)
-    # The token in whose place each token writes, or opens: the last of its slot; if it has none, that of the first.
-    padded_slot = xp.where(writes, slot_mapping, num_blocks * block_size)
-    last = at(xp.full(num_blocks * block_size + 1, -1, dtype=xp.int32), padded_slot).max(token)
-    writer = last[padded_slot[xp.where(writes, token, xp.argmax(writes))]]
-    opener = xp.where(opens, token, xp.argmax(opens))
-    slot = xp.where(xp.any(writes), slot_mapping[writer], 0)
-    opened = xp.where(xp.any(opens), slot_mapping[opener] // block_size, 0)
-    block, offset = slot // block_size, slot % block_size
+
+    # source[slot] = 1 + the token that the slot receives, or 0. Slots and blocks have one row too many: -1 lands there.
+    slot = xp.where(writes, slot_mapping, num_slots)
+    source = xp.zeros(num_slots + 1, dtype=xp.int32)
+    source = xpx.at(source, slot).max(xp.arange(1, slot_mapping.shape[0] + 1, dtype=xp.int32))
+    source = xp.reshape(source[:num_slots], (num_blocks, block_size))
+
+    opened_block = xp.where(writes & (slot_mapping % block_size == 0), slot_mapping // block_size, num_blocks)
+    opened = xpx.at(xp.zeros(num_blocks + 1, dtype=xp.bool), opened_block).set(True)[:num_blocks]
+    keep = ((source == 0) & ~opened[:, None])[:, None, :, None]  # [B, 1, bs, 1]
 
     def written(tokens: Array, cache: Array) -> Array:
-        blank = xp.where(xp.any(opens), xp.zeros((), dtype=cache.dtype), cache[opened[0]])  # [Nkv, bs, D]
-        rows = xp.where(xp.any(writes), xp.astype(tokens[writer], cache.dtype), cache[0, :, 0])  # [T, Nkv, D]
-        return at(at(cache, opened).set(blank, copy=True), (block, slice(None), offset)).set(rows)
+        rows = xp.astype(tokens, cache.dtype)
+        nothing = xp.zeros((1, *rows.shape[1:]), dtype=rows.dtype)  # row 0: what is in an opened block's other slots
+        fresh = xp.concat([nothing, rows], axis=0)[source]  # [B, bs, Nkv, D]
+        return xp.where(keep, cache, xp.permute_dims(fresh, (0, 2, 1, 3)))
 
     return written(k, k_cache), written(v, v_cache)

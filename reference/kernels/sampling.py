@@ -131,6 +131,23 @@ def greedy(
     return xp.astype(xp.where(usable, xp.argmax(logits, axis=-1), -1), xp.int32)
 
 
+def perturb(
+    logits: Array,  # f32 [R, V], after the chain
+    temperature: Array,  # f32 [R], already applied; only whether it is 0 matters here
+    seed: Array,  # u32 [R, 2], low word and high word of the 64-bit seed
+    position: Array,  # i32 [R], where the drawn token will stand
+    sample_index: Array,  # i32 [R]
+) -> Array:  # f32 [R, V]
+    """logits + gumbel, of which the largest is a draw from softmax(logits); greedy rows are left alone.
+
+    Source: the Gumbel-max trick, Maddison et al., arXiv:1411.0030.
+    """
+    xp = logits.__array_namespace__()
+    logits = wide(logits)
+    noise = gumbel(seed, position, sample_index, logits.shape[1])
+    return xp.where((temperature == 0)[:, None], logits, logits + noise)
+
+
 def draw(
     logits: Array,  # f32 [R, V], after the chain
     temperature: Array,  # f32 [R], already applied; only whether it is 0 matters here
@@ -141,15 +158,8 @@ def draw(
     """One token a row: argmax(logits) at temperature 0, else argmax(logits + gumbel), a draw from softmax(logits).
 
     The lower id wins a tie. A row whose largest logit is not finite (NaN, +inf, or -inf: nothing is allowed) gives -1.
-    Source: the Gumbel-max trick, Maddison et al., arXiv:1411.0030.
     """
-    xp = logits.__array_namespace__()
-    logits = wide(logits)
-    noise = gumbel(seed, position, sample_index, logits.shape[1])
-    is_greedy = (temperature == 0)[:, None]
-    token_ids = xp.argmax(xp.where(is_greedy, logits, logits + noise), axis=-1)
-    usable = xp.isfinite(xp.max(logits, axis=-1))
-    return xp.astype(xp.where(usable, token_ids, -1), xp.int32)
+    return greedy(perturb(logits, temperature, seed, position, sample_index))
 
 
 def _keep(logits: Array, kept: Array) -> Array:

@@ -12,7 +12,8 @@ the sampled tokens from where they are, and `result` waits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +23,10 @@ import numpy as np
 from reference.formats import Array
 from reference.kernels.attention import paged_attention
 from reference.kernels.embedding import embedding
-from reference.kernels.kv_cache import kv_write
 from reference.kernels.log_probs import token_log_probs
 from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
+from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
 from reference.model.qwen3 import Positions, after_attention, before_attention, decoder_layer, logits
 from reference.model.runner import LOGIT_ROWS, bucket_length
 from reference.model.sample_rows import SamplingRows, Stages, rows_that_sample, sample_rows
@@ -34,8 +35,6 @@ from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutp
 
 BLOCK_SIZE = 16  # tokens
 MAX_ROWS = 1024  # samples of the last batch that the next can refer to
-
-KeysValues = tuple[Array, Array]  # each [num_blocks, Nkv, block_size, D]
 
 
 def bucket_rows(count: int) -> int:
@@ -107,7 +106,7 @@ class PagedRunner:
         self._previous = jnp.zeros(MAX_ROWS, jnp.int32)  # what each row of the last batch sampled
         self.kv: list[KeysValues] = []  # the old memory is let go of before there is new
         shape = (self.num_blocks, self.config.num_kv_heads, self.block_size, self.config.head_dim)
-        dtype = self.config.dtype.dtype
+        dtype = storage_dtype(self.config.dtype.dtype)
         self.kv = [(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)) for _ in self._layers]
 
     def _compile(self) -> None:
@@ -115,7 +114,7 @@ class PagedRunner:
         config = self.config
 
         def attend(q: Array, kv: KeysValues, group: RowGroup, max_query_len: int) -> Array:
-            return paged_attention(q, *kv, *group, max_query_len=max_query_len)
+            return paged_attention(q, *values_of(kv, q.dtype), *group, max_query_len=max_query_len)
 
         def decode_layer(
             layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array, group: RowGroup
@@ -123,7 +122,7 @@ class PagedRunner:
             written = []
 
             def write_and_attend(q: Array, k: Array, v: Array) -> Array:
-                written.append(kv_write(k, v, *kv, slots))
+                written.append(write(k, v, kv, slots))
                 return attend(q, written[0], group, 1)
 
             return decoder_layer(layer, config, x, positions, write_and_attend), written[0]
@@ -132,7 +131,7 @@ class PagedRunner:
             layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array
         ) -> tuple[Array, KeysValues]:
             q, k, v = before_attention(layer, config, x, positions)
-            return q, kv_write(k, v, *kv, slots)
+            return q, write(k, v, kv, slots)
 
         def attend_more(attended: Array, q: Array, kv: KeysValues, group: RowGroup, max_query_len: int) -> Array:
             return attended + attend(q, kv, group, max_query_len)  # 0 for the tokens of other rows
@@ -140,12 +139,8 @@ class PagedRunner:
         def end_layer(layer: Layer, x: Array, attended: Array) -> Array:
             return after_attention(layer, config, x, attended)
 
-        def sample(
-            row_logits: Array, rows: SamplingRows, row_numbers: Array, previous: Array, stages: Stages
-        ) -> tuple[Array, Array]:
-            rows = rows._replace(history=_known(rows.history, previous))
-            token_ids = sample_rows(row_logits, rows, stages, self._num_token_ids)
-            return token_ids, jnp.zeros(MAX_ROWS, jnp.int32).at[row_numbers].set(token_ids, mode="drop")
+        def remember(token_ids: Array, row_numbers: Array) -> Array:
+            return jnp.zeros(MAX_ROWS, jnp.int32).at[row_numbers].set(token_ids, mode="drop")
 
         self._decode_layer = jax.jit(decode_layer, donate_argnums=1)
         self._begin_layer = jax.jit(begin_layer, donate_argnums=1)
@@ -154,7 +149,8 @@ class PagedRunner:
         self._end_layer = jax.jit(end_layer)
         self._embed = jax.jit(lambda ids, previous, table: embedding(jnp.maximum(_known(ids, previous), 0), table))
         self._logits = jax.jit(lambda ends, x, index: logits(ends, config, x[index]))
-        self._sample = jax.jit(sample, static_argnames="stages")
+        self._known = jax.jit(_known)
+        self._remember = jax.jit(remember)
         self._scores = jax.jit(token_log_probs, static_argnums=2)
 
     def submit(self, batch: Batch) -> int:
@@ -198,9 +194,9 @@ class PagedRunner:
             raise ValueError("rows of one token come before longer ones")
         decodes_only = num_decode == batch.num_rows
         num_tokens = bucket_rows(batch.num_tokens) if decodes_only else bucket_length(batch.num_tokens)
-        token_ids = jnp.asarray(_padded(batch.token_ids, num_tokens, 0))
-        slots = jnp.asarray(_padded(batch.slot_mapping.astype(np.int32), num_tokens, -1))
-        index = jnp.asarray(_padded(batch.positions, num_tokens, 0))
+        token_ids = _padded(batch.token_ids, num_tokens, 0)
+        slots = _padded(batch.slot_mapping.astype(np.int32), num_tokens, -1)
+        index = _padded(batch.positions, num_tokens, 0)
         positions = Positions(index, self._cos, self._sin)
         x = self._embed(token_ids, self._previous, self._ends.embedding)
         groups = [_group(batch, row, row + 1) for row in range(num_decode, batch.num_rows)]
@@ -222,11 +218,14 @@ class PagedRunner:
     def _sampled(self, batch: Batch, rows: np.ndarray, x: Array) -> tuple[Array, tuple[Array, ...] | None]:
         num_rows = bucket_rows(len(rows))
         index = _padded(batch.query_start[1:][rows] - 1, num_rows, 0)
-        row_logits = self._logits(self._ends, x, jnp.asarray(index))
+        row_logits = self._logits(self._ends, x, index)
         arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
         arrays = _padded_rows(arrays, stages, num_rows)
-        numbers = jnp.asarray(_padded(rows.astype(np.int32), num_rows, MAX_ROWS))
-        token_ids, self._previous = self._sample(row_logits, arrays, numbers, self._previous, stages=stages)
+        numbers = _padded(rows.astype(np.int32), num_rows, MAX_ROWS)
+        if stages.penalties:
+            arrays = arrays._replace(history=self._known(arrays.history, self._previous))
+        token_ids = sample_rows(row_logits, arrays, stages, self._num_token_ids, run=_compiled)
+        self._previous = self._remember(token_ids, numbers)
         num_top = int(batch.sampling.num_logprobs.max())
         return token_ids, None if num_top < 0 else self._scores(row_logits, token_ids, num_top)
 
@@ -235,9 +234,18 @@ class PagedRunner:
         for start in range(0, len(batch.score_index), LOGIT_ROWS):
             index = _padded(batch.score_index[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
             target = _padded(batch.score_target[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
-            row_logits = self._logits(self._ends, x, jnp.asarray(index))
-            scores.append(self._scores(row_logits, jnp.asarray(target), batch.score_num_top))
+            row_logits = self._logits(self._ends, x, index)
+            scores.append(self._scores(row_logits, target, batch.score_num_top))
         return scores
+
+
+@cache
+def _jitted(function: Callable[..., Any], static: tuple[str, ...]) -> Callable[..., Any]:
+    return jax.jit(function, static_argnames=static)
+
+
+def _compiled(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    return _jitted(function, tuple(static))(*arrays, **static)
 
 
 def _known(token_ids: Array, previous: Array) -> Array:
@@ -256,7 +264,7 @@ def _group(batch: Batch, begin: int, end: int) -> tuple[RowGroup, int]:
     used = min(width, batch.block_table.shape[1])
     table[: end - begin, :used] = batch.block_table[begin:end, :used]
     group = RowGroup(table, _padded(start, num_rows + 1, start[-1]), _padded(seq_lens, num_rows, 0))
-    return RowGroup(*map(jnp.asarray, group)), longest if longest == 1 else bucket_length(longest)
+    return group, longest if longest == 1 else bucket_length(longest)
 
 
 def _padded(array: np.ndarray, length: int, value: int) -> np.ndarray:
@@ -292,4 +300,4 @@ def _padded_rows(rows: SamplingRows, stages: Stages, num_rows: int) -> SamplingR
         "banned_ids": width(rows.banned_ids, stages.bans, -1),
         "mask": mask,
     }
-    return SamplingRows(**{name: jnp.asarray(value) for name, value in arrays.items()})
+    return SamplingRows(**arrays)

@@ -3,12 +3,17 @@
 One text for NumPy and under `jax.jit`. A stage that no row of a batch uses is left out, which changes no token: each
 stage leaves the logits of rows that do not use it as they are. Where every row is greedy, so is the batch: temperature,
 top-k, top-p and min-p all keep the largest logit.
+
+Top-k and top-p both keep the first tokens of the falling order, however many. To find how many, a few of the largest
+logits are enough, as a rule: XLA finds 64 of 151,936 in 0.6 ms a row on a CPU, and sorts them all in 55.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from array_api_extra import at
 
@@ -16,13 +21,11 @@ from reference.formats import Array
 from reference.kernels.sampling import (
     add_logit_bias,
     apply_temperature,
-    draw,
     greedy,
     keep_min_p,
-    keep_top_k,
-    keep_top_p,
     mask_tokens,
     penalize,
+    perturb,
 )
 from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling
 
@@ -35,9 +38,9 @@ class Stages(NamedTuple):
     bans: bool
     masks: bool
     draws: bool  # any temperature above 0
-    top_k: bool
-    top_p: bool
+    limits: bool  # top-k or top-p
     min_p: bool
+    candidates: int  # largest logits among which top-k and top-p find their ends
 
 
 class SamplingRows(NamedTuple):
@@ -61,6 +64,13 @@ class SamplingRows(NamedTuple):
     banned_ids: Array  # i32 [R, N]
     mask: Array  # u32 [M, W]
     mask_row: Array  # i32 [R]
+
+
+def _directly(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
+    return function(*arrays, **static)
+
+
+FEW, MANY = 64, 1024  # candidates: Qwen3's own top-k is 20; a nucleus of more than 1,024 tokens is rare
 
 
 def rows_that_sample(sampling: Sampling, seq_lens: np.ndarray) -> tuple[SamplingRows, Stages]:
@@ -91,15 +101,16 @@ def rows_that_sample(sampling: Sampling, seq_lens: np.ndarray) -> tuple[Sampling
         mask_row=sampling.mask_row[rows],
     )
     draws = arrays.temperature > 0
+    limits = draws & ((arrays.top_k > 0) | (arrays.top_p < 1))
     stages = Stages(
         penalties=len(arrays.history) > 0,
         bias=bool((arrays.bias_ids >= 0).any()),
         bans=bool((arrays.banned_ids >= 0).any()),
         masks=bool((arrays.mask_row >= 0).any()),
         draws=bool(draws.any()),
-        top_k=bool((draws & (arrays.top_k > 0)).any()),
-        top_p=bool((draws & (arrays.top_p < 1)).any()),
+        limits=bool(limits.any()),
         min_p=bool((draws & (arrays.min_p > 0)).any()),
+        candidates=FEW if ((arrays.top_k > 0) & (arrays.top_k <= FEW))[limits].all() else MANY,
     )
     return arrays, stages
 
@@ -109,29 +120,98 @@ def sample_rows(
     rows: SamplingRows,
     stages: Stages,
     num_token_ids: int,  # ids from here on are padding of the vocabulary, and never sampled
+    run: Callable[..., Any] = _directly,
 ) -> Array:  # i32 [R]; negative as in `StepOutput`
+    """run(function, *arrays, **static): calls a part of the chain, or compiles it first (and the parts apart: what XLA
+    would fuse across them runs ten times as long)."""
+    usable, logits = run(_prepared, logits, rows, stages=stages, num_token_ids=num_token_ids)
+    if stages.limits:
+        largest = run(_largest, logits, count=min(stages.candidates, logits.shape[1]))
+        logits = run(_limited, logits, *largest, rows)
+    if stages.draws:
+        logits = run(_perturbed, logits, rows, min_p=stages.min_p)
+    return run(_chosen, logits, usable)
+
+
+def _prepared(
+    logits: Array, rows: SamplingRows, *, stages: Stages, num_token_ids: int
+) -> tuple[Array, Array]:  # bool [R], f32 [R, V]
+    """Whether the model's logits are usable; and the logits up to and with the temperature."""
     xp = logits.__array_namespace__()
-    vocab_size = logits.shape[1]
     usable = xp.isfinite(xp.max(logits, axis=-1))
     if stages.penalties:
         logits = _penalized(logits, rows)
     if stages.bias:
         logits = add_logit_bias(logits, rows.bias_ids, rows.bias)
-    if stages.bans or stages.masks or num_token_ids < vocab_size:
+    if stages.bans or stages.masks or num_token_ids < logits.shape[1]:
         logits = mask_tokens(logits, _allowed(logits, rows, stages, num_token_ids))
-    if stages.draws:
-        logits = apply_temperature(logits, rows.temperature)
-        if stages.top_k:
-            logits = keep_top_k(logits, xp.clip(rows.top_k, 0, vocab_size))
-        if stages.top_p:
-            logits = keep_top_p(logits, rows.top_p)
-        if stages.min_p:
-            logits = keep_min_p(logits, rows.min_p)
-        token_ids = draw(logits, rows.temperature, rows.seed, rows.position, rows.sample_index)
-    else:
-        token_ids = greedy(logits)
+    return usable, apply_temperature(logits, rows.temperature) if stages.draws else logits
+
+
+def _perturbed(logits: Array, rows: SamplingRows, *, min_p: bool) -> Array:
+    logits = keep_min_p(logits, rows.min_p) if min_p else logits
+    return perturb(logits, rows.temperature, rows.seed, rows.position, rows.sample_index)
+
+
+def _chosen(logits: Array, usable: Array) -> Array:
+    xp = logits.__array_namespace__()
+    token_ids = greedy(logits)
     token_ids = xp.where(token_ids < 0, NOTHING_ALLOWED, token_ids)
     return xp.astype(xp.where(usable, token_ids, UNUSABLE_LOGITS), xp.int32)
+
+
+def _largest(logits: Array, *, count: int) -> tuple[Array, Array]:  # f32 [R, count], i32 [R, count]
+    """The first of the falling order, and their ids."""
+    xp = logits.__array_namespace__()
+    if count < logits.shape[1]:
+        return tuple(jax.lax.top_k(logits, count))  # the lower id first on a tie
+    ids = xp.argsort(-logits, axis=-1, stable=True)
+    return xp.take_along_axis(logits, ids, axis=-1), xp.astype(ids, xp.int32)
+
+
+def _limited(logits: Array, values: Array, ids: Array, rows: SamplingRows) -> Array:
+    """`keep_top_k`, then `keep_top_p`; values, ids: the first of the falling order."""
+    xp = logits.__array_namespace__()
+    vocab_size = logits.shape[1]
+    last, last_id, found = _last_kept(logits, values, ids, rows)
+    if values.shape[1] < vocab_size:
+        last, last_id = jax.lax.cond(
+            xp.all(found),
+            lambda: (last, last_id),
+            lambda: _last_kept(logits, *_largest(logits, count=vocab_size), rows)[:2],
+        )
+    column = xp.arange(vocab_size, dtype=xp.int32)
+    is_kept = (logits > last[:, None]) | ((logits == last[:, None]) & (column <= last_id[:, None]))
+    return mask_tokens(logits, is_kept | ~_is_limited(rows)[:, None])
+
+
+def _is_limited(rows: SamplingRows) -> Array:  # bool [R]
+    return (rows.temperature > 0) & ((rows.top_k > 0) | (rows.top_p < 1))
+
+
+def _last_kept(logits: Array, values: Array, ids: Array, rows: SamplingRows) -> tuple[Array, Array, Array]:
+    """The last logit that top-k and top-p keep, f32 [R], and its id, i32 [R]; bool [R] if that is certain."""
+    xp = logits.__array_namespace__()
+    count, vocab_size = values.shape[1], logits.shape[1]
+    place = xp.arange(count, dtype=xp.int32)[None]
+    k, p = rows.top_k[:, None], rows.top_p[:, None]
+    base = xp.where(xp.isfinite(values[:, :1]), values[:, :1], 0.0)
+    in_top_k = (place < k) | (k == 0)
+    shares = xp.where(in_top_k, xp.exp(values - base), 0.0)
+    # Without top-k the distribution is over all logits, those that are not among the candidates included.
+    total = xp.where(
+        k > 0,
+        xp.sum(shares, axis=-1, keepdims=True),
+        xp.sum(xp.exp(logits - base), axis=-1, keepdims=True),
+    )
+    preceding = xp.cumulative_sum(shares, axis=-1, include_initial=True)[:, :-1]
+    kept = in_top_k & ((preceding < p * total) | (place == 0) | (p >= 1))
+    num_kept = xp.sum(kept, axis=-1, dtype=xp.int32)
+    certain = (num_kept < count) | ((rows.top_k > 0) & (rows.top_k <= count)) | ~_is_limited(rows)
+    at_last = xp.maximum(num_kept - 1, 0)[:, None]
+    last = xp.take_along_axis(values, at_last, axis=-1)[:, 0]
+    last_id = xp.take_along_axis(ids, at_last, axis=-1)[:, 0]
+    return last, last_id, certain | (count == vocab_size)
 
 
 def _penalized(logits: Array, rows: SamplingRows) -> Array:

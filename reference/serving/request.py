@@ -43,7 +43,9 @@ class ConstraintState(Protocol):
 
     def allowed(self) -> np.ndarray | None:
         """u32 [ceil(num_token_ids / 32)]: the token ids that may come next, 32 to a word, the lowest in the lowest
-        bit; None if any may. At least one id is allowed, as long as every accepted one was. Not to be written to."""
+        bit; None if any may. Not to be written to. End-of-sequence ids are ids like others: where the answer may end,
+        all of the model's are allowed, and where it must end, only those. No id at all: the constraint gave up, since
+        its language takes too long to follow; the sample ends with an error."""
 
     def accept(self, token_id: int) -> None:
         """The next token is this one. Errors: ValueError if it was not allowed; the state is then unchanged."""
@@ -106,6 +108,11 @@ class SamplingParams:
         _in_range("min_tokens", self.min_tokens, 0, math.inf)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError("min_tokens", f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
+        if self.constraint is not None and self.ignore_eos:
+            raise RequestError("ignore_eos", "ignore_eos is set, and an answer in a given format ends where that does")
+        if self.constraint is not None and self.min_tokens > 0:
+            message = f"min_tokens is {self.min_tokens}, and an answer in a given format ends where that does; give 0"
+            raise RequestError("min_tokens", message)
         if any(not text for text in self.stop):
             raise RequestError("stop", "a stop string is empty; every text contains the empty string")
         for name in ("logprobs", "prompt_logprobs"):

@@ -1,6 +1,6 @@
 """One token from one row of logits: the chain of `reference/kernels/sampling.py` in the order that requests state.
 
-    logits -> repetition, frequency and presence penalties -> logit bias -> allowed tokens -> temperature
+    logits -> repetition, frequency and presence penalties -> logit bias -> allowed tokens, constraint -> temperature
            -> top-k -> top-p -> min-p -> the draw
 
 Every stage runs for every request; one that a request does not use leaves the logits as they are.
@@ -23,7 +23,7 @@ from reference.kernels.sampling import (
     mask_tokens,
     penalize,
 )
-from reference.serving.request import SamplingParams
+from reference.serving.request import Constraint, SamplingParams
 from reference.serving.usable import UnusableLogits, require_usable
 
 
@@ -56,6 +56,8 @@ def sample_token(
     allowed = ~_mask(list(banned_token_ids), vocab_size)
     if params.allowed_token_ids is not None:
         allowed &= _mask(params.allowed_token_ids, vocab_size)
+    if params.constraint is not None:
+        allowed &= allowed_by(params.constraint, output_token_ids, vocab_size)
     row = mask_tokens(row, allowed)
     row = apply_temperature(row, _one(params.temperature))
     row = keep_top_k(row, np.array([min(params.top_k, vocab_size)], np.int32))
@@ -71,6 +73,27 @@ def sample_token(
     if token_id < 0:
         raise UnusableLogits(f"every token that may be sampled at position {position} has probability 0")
     return int(token_id)
+
+
+def allowed_by(
+    constraint: Constraint,
+    output_token_ids: Sequence[int],  # what this sample has so far
+    vocab_size: int,
+) -> Array:  # bool [1, V]
+    """Which tokens a constraint allows after an output: asked anew, from the first token on.
+
+    Errors: ValueError for an output that it does not allow.
+    """
+    state = constraint.begin()
+    for token_id in output_token_ids:
+        state.accept(token_id)
+    words = state.allowed()
+    if words is None:
+        return np.ones((1, vocab_size), np.bool_)
+    token_ids = np.arange(min(vocab_size, 32 * len(words)))
+    mask = np.zeros((1, vocab_size), np.bool_)
+    mask[0, token_ids] = words[token_ids // 32] >> (token_ids % 32) & 1
+    return mask
 
 
 def _one(value: float) -> Array:  # f32 [1]
