@@ -25,7 +25,12 @@ class IncrementalDetokenizer:
         """What this token adds to the text: whole characters, perhaps none."""
         if token_id in self._skipped:
             return ""
-        return self._decoder.decode(self._tokenizer.id_to_bytes(token_id))
+        text = self._decoder.decode(self._tokenizer.id_to_bytes(token_id))
+        begun = self._decoder.getstate()[0]
+        # Half a surrogate: Python waits for its last byte, for the sake of other error handlers. It is no character.
+        if len(begun) == 2 and begun[0] == 0xED and begun[1] >= 0xA0:
+            text += self._decoder.decode(b"", final=True)
+        return text
 
     @property
     def pending(self) -> bool:

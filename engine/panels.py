@@ -1,30 +1,51 @@
 """The panels that can compute, by name. Loaded when asked for, so the engine imports no panel.
 
-A panel is a function that makes a Core:
+A panel is a function that makes a Runner, which the engine drives:
+
+    build_runner(config, tensors, *, num_token_ids, max_model_len, num_kv_tokens, cache)
+
+or a whole Core, which is served as it is (`makes_core`):
 
     build_core(config, tensors, decode, *, eos_token_ids, num_token_ids, max_model_len, cache)
 
 `tensors` maps the names of reference.model.tensors to arrays, `decode(token_ids, skip_special_tokens)` gives the text
-of ids, ids from `num_token_ids` up are padding that is never sampled, and `cache` is a folder for compiled code.
+of ids, ids from `num_token_ids` up are padding that is never sampled, `num_kv_tokens` is the KV memory that was asked
+for (None: as the panel sees fit), and `cache` is a folder for compiled code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from engine.names import load_function
-from reference.serving.request import Core
 
-PANELS = {"reference": "reference.serving.specification:build_core"}
+
+@dataclass(frozen=True)
+class Panel:
+    """Where a panel's function is, and what it makes."""
+
+    function: str  # "module:name"
+    makes_core: bool = False
+
+    def load(self) -> Callable[..., Any]:
+        return load_function(self.function)
+
+
+PANELS = {
+    "reference": Panel("reference.model.paged_runner:build_runner"),
+    # The definition itself, each request alone: to audit, not to serve many.
+    "specification": Panel("reference.serving.specification:build_core", makes_core=True),
+}
 
 
 class PanelError(ValueError):
     """A panel that is not there; the message lists those that are."""
 
 
-def load(name: str) -> Callable[..., Core]:
-    """The `build_core` of that panel. Errors: PanelError."""
+def named(name: str) -> Panel:
+    """Errors: PanelError."""
     if name not in PANELS:
         raise PanelError(f"unknown panel {name!r}; known are {', '.join(PANELS)}")
-    build_core: Callable[..., Core] = load_function(PANELS[name])
-    return build_core
+    return PANELS[name]

@@ -67,7 +67,7 @@ class Engine:
         self._detokenizers = detokenizers
         self._eos_token_ids = frozenset(eos_token_ids)
         self._num_token_ids = num_token_ids
-        self._observer = observer or Silent()
+        self.observer: CoreObserver = observer or Silent()
         self._clock = clock
         self._requests: dict[str, list[Sequence]] = {}  # samples that have not ended
         self._num_added = 0
@@ -163,16 +163,16 @@ class Engine:
         """What a plan means for slots, and for those who watch."""
         for sequence in plan.preempted:
             self._rows.leave(sequence)
-            self._observer.preempted()
+            self.observer.preempted()
         for sequence, num_cached in plan.admitted:
             self._rows.enter(sequence)
             # What an earlier run of a preempted sequence had in flight has arrived by now.
             sequence.num_scored = len(sequence.prompt_logprobs)
-            self._observer.prefix_lookup(len(sequence.tokens), num_cached)
+            self.observer.prefix_lookup(len(sequence.tokens), num_cached)
             if not sequence.has_run:
                 sequence.has_run = True
-                self._observer.scheduled(self._clock() - sequence.added_at)
-        self._observer.stepped(
+                self.observer.scheduled(self._clock() - sequence.added_at)
+        self.observer.stepped(
             num_running=len(self.scheduler.running),
             num_waiting=self.scheduler.num_waiting,
             num_batched_tokens=sum(num_tokens for _, num_tokens in plan.rows),

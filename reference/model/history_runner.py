@@ -144,6 +144,7 @@ class HistoryRunner:
             logits = np.stack([self.model.logits(self._seed(batch, r, int(batch.seq_lens[r]))) for r in rows.tolist()])
             arrays, stages = rows_that_sample(sampling, batch.seq_lens)
             arrays = arrays._replace(history=self._known(arrays.history))
+            stages = stages._replace(candidates=self.vocab_size)  # all of them: NumPy sorts
             token_ids[rows] = sample_rows(logits, arrays, stages, self.num_token_ids)
             num_top = int(sampling.num_logprobs.max())
             if num_top >= 0:

@@ -7,20 +7,22 @@ float32, again through the whole cache. What is written is the same, bit for bit
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from numpy.typing import DTypeLike
+import numpy as np
 
 from reference.formats import Array
 
 KeysValues = tuple[Array, Array]  # each [num_blocks, Nkv, block_size, D], in `storage_dtype`
 
 
-def storage_dtype(dtype: DTypeLike) -> DTypeLike:
-    return jnp.uint16 if jnp.dtype(dtype).itemsize == 2 else dtype
+def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.uint16) if dtype.itemsize == 2 else dtype
 
 
-def values_of(memory: KeysValues, dtype: DTypeLike) -> KeysValues:
+def values_of(memory: KeysValues, dtype: np.dtype[Any]) -> KeysValues:
     """Keys and values as numbers of the model's dtype."""
     keys, values = memory
     if keys.dtype == dtype:

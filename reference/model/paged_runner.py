@@ -11,9 +11,12 @@ the sampled tokens from where they are, and `result` waits.
 
 from __future__ import annotations
 
+import math
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -28,12 +31,15 @@ from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
 from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
 from reference.model.qwen3 import Positions, after_attention, before_attention, decoder_layer, logits
-from reference.model.runner import LOGIT_ROWS, bucket_length
+from reference.model.runner import LOGIT_ROWS, bucket_length, keep_compiled_code
 from reference.model.sample_rows import SamplingRows, Stages, rows_that_sample, sample_rows
+from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Layer, load_weights, widened
 from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 BLOCK_SIZE = 16  # tokens
+SEQUENCES = 16  # of full length, for which there is KV memory by default
+MEMORY_SHARE = 1 / 8  # of the machine's memory, at most, for KV memory, and for weights in float32
 MAX_ROWS = 1024  # samples of the last batch that the next can refer to
 
 
@@ -301,3 +307,35 @@ def _padded_rows(rows: SamplingRows, stages: Stages, num_rows: int) -> SamplingR
         "mask": mask,
     }
     return SamplingRows(**arrays)
+
+
+def build_runner(
+    config: ModelConfig,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    num_token_ids: int,
+    max_model_len: int,
+    num_kv_tokens: int | None = None,
+    cache: Path | None = None,
+) -> PagedRunner:
+    """The reference panel for an engine on this machine.
+
+    num_kv_tokens: capacity of KV memory; None takes what SEQUENCES sequences of full length need, but not more than
+    MEMORY_SHARE of the machine's memory. Weights are widened if they fit in as much. cache: a folder where compiled
+    code is kept for later processes; None keeps none.
+    """
+    if cache is not None:
+        keep_compiled_code(cache / "jax")
+    share = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE)
+    per_token = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.dtype.dtype.itemsize
+    if num_kv_tokens is None:
+        num_kv_tokens = min(SEQUENCES * max_model_len, share // per_token)
+    num_weights = sum(math.prod(spec.shape) for spec in checkpoint_tensors(config).values())
+    return PagedRunner(
+        config,
+        tensors,
+        num_token_ids=num_token_ids,
+        max_model_len=max_model_len,
+        num_blocks=max(1, -(-num_kv_tokens // BLOCK_SIZE)),
+        widen=4 * num_weights <= share,
+    )

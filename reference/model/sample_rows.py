@@ -164,7 +164,8 @@ def _largest(logits: Array, *, count: int) -> tuple[Array, Array]:  # f32 [R, co
     """The first of the falling order, and their ids."""
     xp = logits.__array_namespace__()
     if count < logits.shape[1]:
-        return tuple(jax.lax.top_k(logits, count))  # the lower id first on a tie
+        values, ids = jax.lax.top_k(logits, count)  # the lower id first on a tie
+        return values, ids
     ids = xp.argsort(-logits, axis=-1, stable=True)
     return xp.take_along_axis(logits, ids, axis=-1), xp.astype(ids, xp.int32)
 
@@ -220,14 +221,18 @@ def _penalized(logits: Array, rows: SamplingRows) -> Array:
     # Padding of the history, and a sampled token that was an error, land in a row of their own.
     row = xp.where((rows.history_row < num_rows) & (rows.history >= 0), rows.history_row, num_rows)
     index = (row, xp.clip(rows.history, 0, vocab_size - 1))
-    counts = xp.zeros((num_rows + 1, vocab_size), dtype=xp.int32)
-    is_prompt = rows.history_is_prompt
-    of_prompt = at(counts, index).add(xp.astype(is_prompt, xp.int32))[:num_rows] > 0
-    of_output = at(counts, index).add(xp.astype(~is_prompt, xp.int32))[:num_rows]
+
+    def counts(occurs: Array) -> Array:  # i32 [R, V]
+        number = xp.zeros((num_rows + 1, vocab_size), dtype=xp.int32)
+        if isinstance(number, np.ndarray):  # whose `+=` counts a place once, however often it is named
+            np.add.at(number, index, occurs)
+            return number[:num_rows]
+        return at(number, index).add(xp.astype(occurs, xp.int32))[:num_rows]
+
     return penalize(
         logits,
-        of_prompt,
-        of_output,
+        counts(rows.history_is_prompt) > 0,
+        counts(~rows.history_is_prompt),
         repetition=rows.repetition,
         presence=rows.presence,
         frequency=rows.frequency,

@@ -22,6 +22,7 @@ class Paging:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.tables: dict[Hashable, list[int]] = {}  # the blocks that a sample holds, in the order of its tokens
+        self.offered: dict[Hashable, int] = {}  # how many blocks of a table were offered to the prefix cache
         self.stored: dict[tuple[int, ...], int] = {}  # the sequence up to a full block's end -> that block
         self.idle = list(range(num_blocks))  # in the order they will be taken
 
@@ -41,6 +42,7 @@ class Paging:
         """Begin a table with reused blocks, and grow it. Needs `fits`."""
         self.idle = [block for block in self.idle if block not in reused]
         self.tables[name] = list(reused)
+        self.offered[name] = len(reused)
         self.grow(name, num_tokens)
 
     def can_grow(self, name: Hashable, num_tokens: int) -> bool:
@@ -54,11 +56,13 @@ class Paging:
             self.tables[name].append(block)
 
     def store(self, name: Hashable, computed_token_ids: Sequence[int]) -> None:
-        """Keep the full blocks of a sample for others. What is stored already, in another block, stays there."""
-        for number, block in enumerate(self.tables[name]):
+        """Keep a sample's blocks for others, each once, when it is full. If another block stores the same by then, that
+        one goes on to."""
+        num_full = len(computed_token_ids) // self.block_size
+        for number in range(self.offered[name], num_full):
             end = (number + 1) * self.block_size
-            if end <= len(computed_token_ids):
-                self.stored.setdefault(tuple(computed_token_ids[:end]), block)
+            self.stored.setdefault(tuple(computed_token_ids[:end]), self.tables[name][number])
+        self.offered[name] = max(self.offered[name], num_full)
 
     def release(self, name: Hashable) -> None:
         """Give a table's blocks up. Those that another table holds stay with it; those that are stored stay so."""

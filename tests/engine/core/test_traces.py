@@ -1,0 +1,86 @@
+"""The engine against its specification, over an instantaneous model: thousands of traces a minute.
+
+Outputs are equal, all of them, to the last bit; the plans of the scheduler are the specified ones; blocks are conserved
+after every step; and what nobody holds is poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.core.engine import Engine
+from engine.core.settings import EngineSettings
+from reference.model.history_runner import HistoryModel, HistoryRunner
+from reference.serving.paging import conservation_errors
+from reference.serving.specification import Specification
+from tests.engine.core.lockstep import Lockstep
+from tests.engine.core.traces import MAX_MODEL_LEN, Arrival, Played, check_same, play, specified, traces
+from tests.engine.core.vocabulary import detokenizer
+from tests.reference.serving.fakes import EOS, NUM_TOKEN_IDS, VOCAB_SIZE, decode
+
+MODEL = HistoryModel(VOCAB_SIZE)
+BLOCK_SIZE = 4
+# Blocks of 4 tokens: what one sequence of full length needs, a little more, and plenty.
+TINY, TIGHT, PLENTY = MAX_MODEL_LEN // BLOCK_SIZE, MAX_MODEL_LEN // BLOCK_SIZE + 5, 400
+
+
+def engine_of(num_blocks: int, chosen: EngineSettings) -> Engine:
+    runner = HistoryRunner(MODEL, num_token_ids=NUM_TOKEN_IDS, num_blocks=num_blocks, block_size=BLOCK_SIZE)
+    return Engine(
+        runner,
+        detokenizer,
+        eos_token_ids=[EOS],
+        num_token_ids=NUM_TOKEN_IDS,
+        max_model_len=MAX_MODEL_LEN,
+        settings=chosen,
+    )
+
+
+def specification() -> Specification:
+    return Specification(
+        MODEL, decode, eos_token_ids=[EOS], num_token_ids=NUM_TOKEN_IDS, max_model_len=MAX_MODEL_LEN
+    )
+
+
+def check_blocks(engine: Engine) -> None:
+    """Blocks are conserved and counted rightly; then free ones are poisoned."""
+    pool = engine.pool
+    tables = [sequence.blocks for sequence in engine.scheduler.running]
+    errors = conservation_errors(pool.num_blocks, pool.free, pool.cached, tables, pool.references)
+    assert not errors, errors
+    assert isinstance(engine.runner, HistoryRunner)
+    engine.runner.poison(pool.free)
+
+
+def check_trace(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> Played:
+    engine = engine_of(num_blocks, chosen)
+    lockstep = Lockstep(engine)
+    played = play(engine, trace, after_step=lambda: check_blocks(engine))
+    check_same(played, specified(specification(), trace))
+    assert engine.pool.num_idle == num_blocks, "blocks were left behind"
+    assert not engine.scheduler.running and not engine.scheduler.num_waiting
+    assert sorted(engine._rows._slots) == list(range(chosen.max_num_seqs))
+    assert lockstep.num_plans >= 1
+    return played
+
+
+@st.composite
+def chosen_settings(draw: st.DrawFn) -> EngineSettings:
+    max_num_seqs = draw(st.integers(1, 5))
+    return EngineSettings(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=draw(st.sampled_from([max_num_seqs, max_num_seqs + 1, 7, 16, 512])),
+        prefix_cache=draw(st.booleans()),
+        overlap=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(trace=traces(), num_blocks=st.sampled_from([TINY, TIGHT, PLENTY]), chosen=chosen_settings())
+def test_any_trace(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> None:
+    check_trace(trace, num_blocks, chosen)
