@@ -265,7 +265,7 @@ def _group(batch: Batch, begin: int, end: int) -> tuple[RowGroup, int]:
     start = batch.query_start[begin : end + 1]
     seq_lens = batch.seq_lens[begin:end]
     longest = int(np.diff(start).max())
-    width = bucket_blocks(int(np.argmin(batch.block_table[begin:end] >= 0, axis=1).max()) or batch.block_table.shape[1])
+    width = bucket_blocks(int((batch.block_table[begin:end] >= 0).sum(axis=1).max()))
     table = np.full((num_rows, width), -1, np.int32)
     used = min(width, batch.block_table.shape[1])
     table[: end - begin, :used] = batch.block_table[begin:end, :used]

@@ -16,12 +16,13 @@ from reference.formats import FLOAT32, Array
 from reference.kernels.sampling import (
     add_logit_bias,
     apply_temperature,
-    draw,
+    greedy,
     keep_min_p,
     keep_top_k,
     keep_top_p,
     mask_tokens,
     penalize,
+    perturb,
 )
 from reference.serving.request import Constraint, SamplingParams
 from reference.serving.usable import UnusableLogits, require_usable
@@ -42,6 +43,33 @@ def sample_token(
     """
     position = len(prompt_token_ids) + len(output_token_ids)
     require_usable(logits, position)
+    [token_id] = greedy(
+        perturbed_logits(
+            logits,
+            prompt_token_ids,
+            output_token_ids,
+            params,
+            sample_index=sample_index,
+            banned_token_ids=banned_token_ids,
+        )
+    )
+    if token_id < 0:
+        raise UnusableLogits(f"every token that may be sampled at position {position} has probability 0")
+    return int(token_id)
+
+
+def perturbed_logits(
+    logits: Array,  # f32 [V], usable
+    prompt_token_ids: Sequence[int],
+    output_token_ids: Sequence[int],
+    params: SamplingParams,
+    *,
+    sample_index: int,
+    banned_token_ids: Iterable[int],
+) -> Array:  # f32 [1, V]
+    """The logits after the whole chain and with the draw's noise: their largest is the token that is sampled, and its
+    lead over the second is how far from a tie that was."""
+    position = len(prompt_token_ids) + len(output_token_ids)
     vocab_size = logits.shape[0]
     row = penalize(
         logits[None, :],
@@ -63,16 +91,13 @@ def sample_token(
     row = keep_top_k(row, np.array([min(params.top_k, vocab_size)], np.int32))
     row = keep_top_p(row, _one(params.top_p))
     row = keep_min_p(row, _one(params.min_p))
-    token_id = draw(
+    return perturb(
         row,
         _one(params.temperature),
         np.array([[params.seed & 0xFFFFFFFF, params.seed >> 32]], np.uint32),
         np.array([position], np.int32),
         np.array([sample_index], np.int32),
-    )[0]
-    if token_id < 0:
-        raise UnusableLogits(f"every token that may be sampled at position {position} has probability 0")
-    return int(token_id)
+    )
 
 
 def allowed_by(

@@ -6,11 +6,8 @@ after every step; and what nobody holds is poisoned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from engine.core.engine import Engine
@@ -42,9 +39,7 @@ def engine_of(num_blocks: int, chosen: EngineSettings) -> Engine:
 
 
 def specification() -> Specification:
-    return Specification(
-        MODEL, decode, eos_token_ids=[EOS], num_token_ids=NUM_TOKEN_IDS, max_model_len=MAX_MODEL_LEN
-    )
+    return Specification(MODEL, decode, eos_token_ids=[EOS], num_token_ids=NUM_TOKEN_IDS, max_model_len=MAX_MODEL_LEN)
 
 
 def check_blocks(engine: Engine) -> None:
@@ -80,7 +75,19 @@ def chosen_settings(draw: st.DrawFn) -> EngineSettings:
     )
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
-@given(trace=traces(), num_blocks=st.sampled_from([TINY, TIGHT, PLENTY]), chosen=chosen_settings())
+ANY = given(trace=traces(), num_blocks=st.sampled_from([TINY, TIGHT, PLENTY]), chosen=chosen_settings())
+# Without shrinking: at a third of a second an example it takes many minutes. tests/engine/core/test_bulk.py is quick.
+UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
+
+
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
+@ANY
 def test_any_trace(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> None:
+    check_trace(trace, num_blocks, chosen)
+
+
+@pytest.mark.slow
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
+@ANY
+def test_any_trace_at_length(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> None:
     check_trace(trace, num_blocks, chosen)

@@ -12,15 +12,19 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from engine.core.engine import Engine
-from reference.serving.request import Constraint, FinishReason, Request, RequestOutput, SamplingParams
+from reference.serving.request import Request, RequestOutput, SamplingParams
 from reference.serving.specification import Specification
-from tests.reference.serving.fakes import EOS, NUM_TOKEN_IDS
+from tests.reference.serving.fakes import EOS
 
 Outputs = dict[tuple[str, int], list[RequestOutput]]
 
 MAX_MODEL_LEN = 40
 # Prompts that share beginnings of many lengths, whole blocks and not.
-TRUNKS = (tuple(range(60, 60 + MAX_MODEL_LEN)), (*range(60, 68), *range(100, 132)))
+TRUNKS = (
+    tuple(range(60, 60 + MAX_MODEL_LEN)),
+    (*range(60, 68), *range(100, 132)),  # as the first for two blocks
+    (*range(100, 104), *range(64, 100)),  # as the first but for one block
+)
 
 
 @dataclass(frozen=True)
@@ -139,10 +143,3 @@ def check_same(played: Played, expected: Outputs) -> None:
         else:
             assert got == outputs, sample
     assert set(played.outputs) <= set(expected)
-
-
-def finished(outputs: Sequence[RequestOutput]) -> FinishReason | None:
-    return outputs[-1].finish_reason if outputs else None
-
-
-__all__ = ["MAX_MODEL_LEN", "NUM_TOKEN_IDS", "Constraint"]
