@@ -122,13 +122,21 @@ def keep_min_p(
     return _keep(logits, _shares(logits) >= wide(p)[:, None])
 
 
+def is_usable(
+    logits: Array,  # f32 [R, V]
+) -> Array:  # bool [R]
+    """Is the largest logit finite: no NaN, no +inf, and not -inf alone?"""
+    xp = logits.__array_namespace__()
+    # NaN is asked for by itself: XLA's max on a CPU passes over it in some shapes.
+    return xp.isfinite(xp.max(logits, axis=-1)) & ~xp.any(xp.isnan(logits), axis=-1)
+
+
 def greedy(
     logits: Array,  # f32 [R, V], after the chain
 ) -> Array:  # i32 [R]
     """The token of the largest logit: `draw` at temperature 0, without the noise. An unusable row gives -1."""
     xp = logits.__array_namespace__()
-    usable = xp.isfinite(xp.max(logits, axis=-1))
-    return xp.astype(xp.where(usable, xp.argmax(logits, axis=-1), -1), xp.int32)
+    return xp.astype(xp.where(is_usable(logits), xp.argmax(logits, axis=-1), -1), xp.int32)
 
 
 def perturb(

@@ -26,7 +26,7 @@ import numpy as np
 from reference.formats import Array
 from reference.kernels.attention import paged_attention
 from reference.kernels.embedding import embedding
-from reference.kernels.log_probs import token_log_probs
+from reference.kernels.log_probs import log_softmax, token_log_probs
 from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
 from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
@@ -35,11 +35,13 @@ from reference.model.runner import LOGIT_ROWS, bucket_length, keep_compiled_code
 from reference.model.sample_rows import SamplingRows, Stages, rows_that_sample, sample_rows
 from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Layer, load_weights, widened
+from reference.serving.request import MAX_TOP_LOGPROBS
 from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 BLOCK_SIZE = 16  # tokens
 SEQUENCES = 16  # of full length, for which there is KV memory by default
 MEMORY_SHARE = 1 / 8  # of the machine's memory, at most, for KV memory, and for weights in float32
+SMALLEST_HISTORY = 256  # tokens to which histories are padded; then to powers of two
 MAX_ROWS = 1024  # samples of the last batch that the next can refer to
 
 
@@ -157,7 +159,7 @@ class PagedRunner:
         self._logits = jax.jit(lambda ends, x, index: logits(ends, config, x[index]))
         self._known = jax.jit(_known)
         self._remember = jax.jit(remember)
-        self._scores = jax.jit(token_log_probs, static_argnums=2)
+        self._scores = jax.jit(token_scores, static_argnums=2)
 
     def submit(self, batch: Batch) -> int:
         if len(self._in_flight) == MAX_IN_FLIGHT:
@@ -228,12 +230,12 @@ class PagedRunner:
         arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
         arrays = _padded_rows(arrays, stages, num_rows)
         numbers = _padded(rows.astype(np.int32), num_rows, MAX_ROWS)
-        if stages.penalties:
+        if stages.adjusts:
             arrays = arrays._replace(history=self._known(arrays.history, self._previous))
         token_ids = sample_rows(row_logits, arrays, stages, self._num_token_ids, run=_compiled)
         self._previous = self._remember(token_ids, numbers)
         num_top = int(batch.sampling.num_logprobs.max())
-        return token_ids, None if num_top < 0 else self._scores(row_logits, token_ids, num_top)
+        return token_ids, None if num_top < 0 else self._scores(row_logits, token_ids, self._num_top(num_top))
 
     def _prompt_scores(self, batch: Batch, x: Array) -> list[tuple[Array, ...]]:
         scores = []
@@ -241,8 +243,19 @@ class PagedRunner:
             index = _padded(batch.score_index[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
             target = _padded(batch.score_target[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
             row_logits = self._logits(self._ends, x, index)
-            scores.append(self._scores(row_logits, target, batch.score_num_top))
+            scores.append(self._scores(row_logits, target, self._num_top(batch.score_num_top)))
         return scores
+
+    def _num_top(self, asked: int) -> int:
+        """How many of the likeliest tokens are looked for: none, or as many as may be asked for."""
+        return min(MAX_TOP_LOGPROBS, self.vocab_size) if asked else 0
+
+
+def token_scores(logits: Array, token_ids: Array, num_top: int) -> tuple[Array, Array, Array, Array]:
+    """`token_log_probs`, which sorts whole rows, with the likeliest tokens found by XLA's top-k."""
+    log_prob, rank, _, _ = token_log_probs(logits, token_ids, 0)
+    _, top_ids = jax.lax.top_k(logits, num_top)  # the lower id first on a tie
+    return log_prob, rank, top_ids, jnp.take_along_axis(log_softmax(logits), top_ids, axis=-1)
 
 
 @cache
@@ -281,32 +294,26 @@ def _padded(array: np.ndarray, length: int, value: int) -> np.ndarray:
 
 def _padded_rows(rows: SamplingRows, stages: Stages, num_rows: int) -> SamplingRows:
     """Sampling parameters of padded rows. What no stage reads has no width, so that it asks for no new code."""
+    ones = ("temperature", "top_p", "repetition")  # the others are 0 on padding, or -1
+    ids = ("bias_ids", "banned_ids", "mask_row")
+    padded = {}
+    for name, value in rows._asdict().items():
+        if name in ("history", "history_row", "history_is_prompt"):
+            length = max(SMALLEST_HISTORY, 1 << (len(value) - 1).bit_length()) if stages.adjusts else 0
+            padded[name] = _padded(value, length, num_rows if name == "history_row" else 0)
+        elif name == "mask":
+            padded[name] = _padded(value, bucket_rows(len(value)) if len(value) else 0, 0)
+        else:
+            fill = 1 if name in ones else -1 if name in ids else 0
+            wide = _widened_columns(value, fill) if stages.adjusts and value.ndim == 2 and name != "seed" else value
+            padded[name] = _padded(wide, num_rows, fill)
+    return SamplingRows(**padded)
 
-    def width(array: np.ndarray, used: bool, value: float) -> np.ndarray:
-        columns = 1 << (array.shape[1] - 1).bit_length() if used else 0
-        out = np.full((num_rows, columns), value, array.dtype)
-        out[: len(array), : array.shape[1]] = array[:, :columns]
-        return out
 
-    num_history = bucket_length(len(rows.history)) if stages.penalties else 0
-    per_row = {"temperature": 1, "top_p": 1, "repetition": 1}  # the others are 0 on padding
-    padded = {
-        name: _padded(value, num_rows, per_row.get(name, 0))
-        for name, value in rows._asdict().items()
-        if name not in ("history", "history_row", "history_is_prompt", "bias_ids", "bias", "banned_ids", "mask")
-    }
-    padded["mask_row"][len(rows.mask_row) :] = -1
-    mask = _padded(rows.mask, bucket_rows(len(rows.mask)), 0) if stages.masks else rows.mask[:0]
-    arrays: dict[str, Any] = padded | {
-        "history": _padded(rows.history, num_history, 0),
-        "history_row": _padded(rows.history_row, num_history, num_rows),
-        "history_is_prompt": _padded(rows.history_is_prompt, num_history, 0),
-        "bias_ids": width(rows.bias_ids, stages.bias, -1),
-        "bias": width(rows.bias, stages.bias, 0),
-        "banned_ids": width(rows.banned_ids, stages.bans, -1),
-        "mask": mask,
-    }
-    return SamplingRows(**arrays)
+def _widened_columns(array: np.ndarray, value: int) -> np.ndarray:
+    out = np.full((len(array), bucket_length(max(1, array.shape[1]))), value, array.dtype)
+    out[:, : array.shape[1]] = array
+    return out
 
 
 def build_runner(

@@ -22,6 +22,7 @@ from reference.kernels.sampling import (
     add_logit_bias,
     apply_temperature,
     greedy,
+    is_usable,
     keep_min_p,
     mask_tokens,
     penalize,
@@ -31,15 +32,11 @@ from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling
 
 
 class Stages(NamedTuple):
-    """Which stages a batch uses: what a compiled function is specialized on."""
+    """Which stages a batch uses: what compiled functions are specialized on, and so few that few are compiled."""
 
-    penalties: bool
-    bias: bool
-    bans: bool
-    masks: bool
+    adjusts: bool  # any penalty, bias, ban or mask
     draws: bool  # any temperature above 0
     limits: bool  # top-k or top-p
-    min_p: bool
     candidates: int  # largest logits among which top-k and top-p find their ends
 
 
@@ -102,14 +99,11 @@ def rows_that_sample(sampling: Sampling, seq_lens: np.ndarray) -> tuple[Sampling
     )
     draws = arrays.temperature > 0
     limits = draws & ((arrays.top_k > 0) | (arrays.top_p < 1))
+    adjusts = len(arrays.history) > 0 or (arrays.bias_ids >= 0).any() or (arrays.banned_ids >= 0).any()
     stages = Stages(
-        penalties=len(arrays.history) > 0,
-        bias=bool((arrays.bias_ids >= 0).any()),
-        bans=bool((arrays.banned_ids >= 0).any()),
-        masks=bool((arrays.mask_row >= 0).any()),
+        adjusts=bool(adjusts or (arrays.mask_row >= 0).any()),
         draws=bool(draws.any()),
         limits=bool(limits.any()),
-        min_p=bool((draws & (arrays.min_p > 0)).any()),
         candidates=FEW if ((arrays.top_k > 0) & (arrays.top_k <= FEW))[limits].all() else MANY,
     )
     return arrays, stages
@@ -124,33 +118,32 @@ def sample_rows(
 ) -> Array:  # i32 [R]; negative as in `StepOutput`
     """run(function, *arrays, **static): calls a part of the chain, or compiles it first (and the parts apart: what XLA
     would fuse across them runs ten times as long)."""
-    usable, logits = run(_prepared, logits, rows, stages=stages, num_token_ids=num_token_ids)
+    adjusts = stages.adjusts or num_token_ids < logits.shape[1]
+    usable, logits = run(_prepared, logits, rows, adjusts=adjusts, draws=stages.draws, num_token_ids=num_token_ids)
     if stages.limits:
         largest = run(_largest, logits, count=min(stages.candidates, logits.shape[1]))
-        logits = run(_limited, logits, *largest, rows)
+        logits = run(_limited, logits, *largest, rows.temperature, rows.top_k, rows.top_p)
     if stages.draws:
-        logits = run(_perturbed, logits, rows, min_p=stages.min_p)
+        logits = run(_perturbed, logits, rows.min_p, rows.temperature, rows.seed, rows.position, rows.sample_index)
     return run(_chosen, logits, usable)
 
 
 def _prepared(
-    logits: Array, rows: SamplingRows, *, stages: Stages, num_token_ids: int
+    logits: Array, rows: SamplingRows, *, adjusts: bool, draws: bool, num_token_ids: int
 ) -> tuple[Array, Array]:  # bool [R], f32 [R, V]
     """Whether the model's logits are usable; and the logits up to and with the temperature."""
     xp = logits.__array_namespace__()
-    usable = xp.isfinite(xp.max(logits, axis=-1))
-    if stages.penalties:
-        logits = _penalized(logits, rows)
-    if stages.bias:
-        logits = add_logit_bias(logits, rows.bias_ids, rows.bias)
-    if stages.bans or stages.masks or num_token_ids < logits.shape[1]:
-        logits = mask_tokens(logits, _allowed(logits, rows, stages, num_token_ids))
-    return usable, apply_temperature(logits, rows.temperature) if stages.draws else logits
+    usable = is_usable(logits)
+    if adjusts:
+        logits = add_logit_bias(_penalized(logits, rows), rows.bias_ids, rows.bias)
+        logits = mask_tokens(logits, _allowed(logits, rows, num_token_ids))
+    return usable, apply_temperature(logits, rows.temperature) if draws else logits
 
 
-def _perturbed(logits: Array, rows: SamplingRows, *, min_p: bool) -> Array:
-    logits = keep_min_p(logits, rows.min_p) if min_p else logits
-    return perturb(logits, rows.temperature, rows.seed, rows.position, rows.sample_index)
+def _perturbed(
+    logits: Array, min_p: Array, temperature: Array, seed: Array, position: Array, sample_index: Array
+) -> Array:
+    return perturb(keep_min_p(logits, min_p), temperature, seed, position, sample_index)
 
 
 def _chosen(logits: Array, usable: Array) -> Array:
@@ -170,32 +163,31 @@ def _largest(logits: Array, *, count: int) -> tuple[Array, Array]:  # f32 [R, co
     return xp.take_along_axis(logits, ids, axis=-1), xp.astype(ids, xp.int32)
 
 
-def _limited(logits: Array, values: Array, ids: Array, rows: SamplingRows) -> Array:
+def _limited(logits: Array, values: Array, ids: Array, temperature: Array, top_k: Array, top_p: Array) -> Array:
     """`keep_top_k`, then `keep_top_p`; values, ids: the first of the falling order."""
     xp = logits.__array_namespace__()
     vocab_size = logits.shape[1]
-    last, last_id, found = _last_kept(logits, values, ids, rows)
+    is_limited = (temperature > 0) & ((top_k > 0) | (top_p < 1))
+    last, last_id, found = _last_kept(logits, values, ids, top_k, top_p)
     if values.shape[1] < vocab_size:
         last, last_id = jax.lax.cond(
-            xp.all(found),
+            xp.all(found | ~is_limited),
             lambda: (last, last_id),
-            lambda: _last_kept(logits, *_largest(logits, count=vocab_size), rows)[:2],
+            lambda: _last_kept(logits, *_largest(logits, count=vocab_size), top_k, top_p)[:2],
         )
     column = xp.arange(vocab_size, dtype=xp.int32)
     is_kept = (logits > last[:, None]) | ((logits == last[:, None]) & (column <= last_id[:, None]))
-    return mask_tokens(logits, is_kept | ~_is_limited(rows)[:, None])
+    return mask_tokens(logits, is_kept | ~is_limited[:, None])
 
 
-def _is_limited(rows: SamplingRows) -> Array:  # bool [R]
-    return (rows.temperature > 0) & ((rows.top_k > 0) | (rows.top_p < 1))
-
-
-def _last_kept(logits: Array, values: Array, ids: Array, rows: SamplingRows) -> tuple[Array, Array, Array]:
-    """The last logit that top-k and top-p keep, f32 [R], and its id, i32 [R]; bool [R] if that is certain."""
+def _last_kept(
+    logits: Array, values: Array, ids: Array, top_k: Array, top_p: Array
+) -> tuple[Array, Array, Array]:  # f32 [R], i32 [R], bool [R]
+    """The last logit that top-k and top-p keep, its id, and whether the candidates were enough to know."""
     xp = logits.__array_namespace__()
     count, vocab_size = values.shape[1], logits.shape[1]
     place = xp.arange(count, dtype=xp.int32)[None]
-    k, p = rows.top_k[:, None], rows.top_p[:, None]
+    k, p = top_k[:, None], top_p[:, None]
     base = xp.where(xp.isfinite(values[:, :1]), values[:, :1], 0.0)
     in_top_k = (place < k) | (k == 0)
     shares = xp.where(in_top_k, xp.exp(values - base), 0.0)
@@ -208,11 +200,11 @@ def _last_kept(logits: Array, values: Array, ids: Array, rows: SamplingRows) -> 
     preceding = xp.cumulative_sum(shares, axis=-1, include_initial=True)[:, :-1]
     kept = in_top_k & ((preceding < p * total) | (place == 0) | (p >= 1))
     num_kept = xp.sum(kept, axis=-1, dtype=xp.int32)
-    certain = (num_kept < count) | ((rows.top_k > 0) & (rows.top_k <= count)) | ~_is_limited(rows)
+    enough = (num_kept < count) | ((top_k > 0) & (top_k <= count)) | (count == vocab_size)
     at_last = xp.maximum(num_kept - 1, 0)[:, None]
     last = xp.take_along_axis(values, at_last, axis=-1)[:, 0]
     last_id = xp.take_along_axis(ids, at_last, axis=-1)[:, 0]
-    return last, last_id, certain | (count == vocab_size)
+    return last, last_id, enough
 
 
 def _penalized(logits: Array, rows: SamplingRows) -> Array:
@@ -239,19 +231,18 @@ def _penalized(logits: Array, rows: SamplingRows) -> Array:
     )
 
 
-def _allowed(logits: Array, rows: SamplingRows, stages: Stages, num_token_ids: int) -> Array:  # bool [R, V]
+def _allowed(logits: Array, rows: SamplingRows, num_token_ids: int) -> Array:  # bool [R, V]
     xp = logits.__array_namespace__()
     num_rows, vocab_size = logits.shape
     ids = xp.arange(vocab_size, dtype=xp.int32)
-    allowed = xp.broadcast_to(ids < num_token_ids, (num_rows, vocab_size))
-    if stages.bans:
-        column = xp.where(rows.banned_ids < 0, vocab_size, rows.banned_ids)
-        banned = xp.zeros((num_rows, vocab_size + 1), dtype=xp.bool)
-        allowed = allowed & ~at(banned, (xp.arange(num_rows)[:, None], column)).set(True)[:, :vocab_size]
-    if stages.masks:
-        words = rows.mask[xp.maximum(rows.mask_row, 0)]  # [R, W]
-        # Ids beyond the mask are padding of the vocabulary, and not allowed in any case.
-        word = words[:, xp.minimum(ids // 32, words.shape[1] - 1)]
-        bit = (word >> xp.astype(ids % 32, xp.uint32)) & 1
-        allowed = allowed & ((rows.mask_row < 0)[:, None] | (bit == 1))
-    return allowed
+    column = xp.where(rows.banned_ids < 0, vocab_size, rows.banned_ids)
+    banned = xp.zeros((num_rows, vocab_size + 1), dtype=xp.bool)
+    banned = at(banned, (xp.arange(num_rows)[:, None], column)).set(True)[:, :vocab_size]
+    allowed = (ids < num_token_ids) & ~banned
+    if not rows.mask.shape[0]:
+        return allowed
+    words = rows.mask[xp.maximum(rows.mask_row, 0)]  # [R, W]
+    # Ids beyond the mask are padding of the vocabulary, and not allowed in any case.
+    word = words[:, xp.minimum(ids // 32, words.shape[1] - 1)]
+    bit = (word >> xp.astype(ids % 32, xp.uint32)) & 1
+    return allowed & ((rows.mask_row < 0)[:, None] | (bit == 1))
