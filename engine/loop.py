@@ -23,7 +23,8 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from reference.serving.request import Core, Request, RequestError, RequestOutput
+from engine.metrics import Metrics
+from reference.serving.request import Core, FinishReason, Request, RequestError, RequestOutput
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class _Stream:
 
     requests: tuple[Request, ...]
     unfinished: dict[str, int]  # samples of each request that have not ended; the worker's
+    asked: float  # when, by the clock of the metrics
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     items: asyncio.Queue[RequestOutput | Exception] = field(default_factory=asyncio.Queue)
 
@@ -61,12 +63,14 @@ class _Stream:
 class AsyncEngine:
     """Serves requests of any number of tasks and event loops from one Core."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, metrics: Metrics | None = None) -> None:
         self.core = core
+        self.metrics = metrics or Metrics()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._gate = threading.Lock()  # nothing is asked for after the worker was told to stop
         self._accepting = False
-        self._deadline: float | None = None  # once told to stop: when running requests are given up
+        self._given_up_at: float | None = None  # once told to stop: when running requests are given up
+        self._deadline: float | None = None  # the same, as the worker knows it
         self._streams: dict[str, _Stream] = {}  # by request id; the worker's
         self._worker = threading.Thread(target=self._run, name="diptych-loop", daemon=True)
 
@@ -85,22 +89,27 @@ class AsyncEngine:
         self._worker.start()
 
     def stop(self, limit: float = 30.0) -> None:
-        """Take no more requests, let the running ones finish for at most `limit` seconds, end the worker.
+        """Take no more requests, let the running ones finish for at most `limit` seconds, end the worker. To be told so
+        again changes nothing.
 
         Blocks (from a coroutine: `asyncio.to_thread`). Requests that are unfinished then get EngineStopped.
         """
         with self._gate:
             self._accepting = False
-            self._commands.put(partial(self._drain_until, time.monotonic() + limit))
+            if self._given_up_at is None:
+                self._given_up_at = time.monotonic() + limit
+                self._commands.put(partial(self._drain_until, self._given_up_at))
         if self._worker.is_alive():
-            self._worker.join(limit + 5.0)  # a step in flight may end after the limit; one that hangs is left behind
+            # A step in flight may end after the limit; one that hangs is left behind.
+            self._worker.join(max(0.0, self._given_up_at + 5.0 - time.monotonic()))
 
     async def generate(self, *requests: Request) -> AsyncGenerator[RequestOutput, None]:
         """The outputs of one request, or of several that stand and fall together, as they come.
 
         Errors: RequestError, EngineError, EngineStopped; each aborts all that is unfinished.
         """
-        stream = _Stream(requests, {request.request_id: request.params.n for request in requests})
+        unfinished_samples = {request.request_id: request.params.n for request in requests}
+        stream = _Stream(requests, unfinished_samples, self.metrics.clock())
         with self._gate:
             if not self.alive:
                 raise EngineStopped("the engine is not running and takes no requests")
@@ -115,7 +124,7 @@ class AsyncEngine:
                 yield item
         finally:
             if unfinished:
-                self._commands.put(partial(self._abort, stream))
+                self._commands.put(partial(self._drop, stream, FinishReason.ABORT))
 
     # Below, everything runs in the worker.
 
@@ -125,11 +134,14 @@ class AsyncEngine:
             while not self._drained():
                 self._obey(wait=not busy)
                 busy = self._advance()
+                if not busy:
+                    self.metrics.idle()
         finally:
             with self._gate:
                 self._accepting = False
             self._obey(wait=False)
             self._fail_running(EngineStopped("the engine was stopped before the request was finished"))
+            self.metrics.idle()
 
     def _drained(self) -> bool:
         return self._deadline is not None and (not self._streams or time.monotonic() >= self._deadline)
@@ -161,6 +173,7 @@ class AsyncEngine:
         return False
 
     def _deliver(self, outputs: list[RequestOutput]) -> None:
+        self.metrics.put_out(outputs)
         mail: dict[_Stream, list[RequestOutput]] = {}
         for output in outputs:
             stream = self._streams.get(output.request_id)
@@ -173,7 +186,7 @@ class AsyncEngine:
                     del self._streams[output.request_id]
         for stream, items in mail.items():
             if not stream.send(*items):
-                self._abort(stream)
+                self._drop(stream, FinishReason.ABORT)
 
     def _add(self, stream: _Stream) -> None:
         try:
@@ -182,23 +195,27 @@ class AsyncEngine:
                     raise RequestError("request_id", f"a request with id {request.request_id!r} is running")
                 self.core.add(request)
                 self._streams[request.request_id] = stream
+                self.metrics.accepted(request, stream.asked)
         except Exception as error:
-            self._abort(stream)
+            self._drop(stream, FinishReason.ERROR)
             if not isinstance(error, RequestError):
                 log.exception("the engine failed to take a request")
                 error = EngineError(f"the engine failed to take the request: {type(error).__name__}: {error}")
             stream.send(error)
 
-    def _abort(self, stream: _Stream) -> None:
+    def _drop(self, stream: _Stream, reason: FinishReason) -> None:
+        """Abort what is unfinished of a stream."""
         for request in stream.requests:
             if self._streams.get(request.request_id) is stream:
                 del self._streams[request.request_id]
+                self.metrics.dropped(request, reason)
                 try:
                     self.core.abort(request.request_id)
                 except Exception:
                     log.exception("the engine failed to abort request %s", request.request_id)
 
     def _fail_running(self, error: Exception) -> None:
+        reason = FinishReason.ABORT if isinstance(error, EngineStopped) else FinishReason.ERROR
         for stream in set(self._streams.values()):
-            self._abort(stream)
+            self._drop(stream, reason)
             stream.send(error)

@@ -30,6 +30,7 @@ class Tokenizer:
 
     num_token_ids: the highest id that has a token, added tokens included, plus one.
     special_token_ids: those that `skip_special_tokens` skips.
+    added_tokens: text -> id of all tokens that a text is searched for before it is split, special or not.
     """
 
     def __init__(self, file: Path) -> None:
@@ -49,6 +50,7 @@ class Tokenizer:
         self._literal: _Tokenizer | None = None
         added = self._tokenizer.get_added_tokens_decoder()
         self._added = {id_: token.content for id_, token in added.items()}
+        self.added_tokens = {text: id_ for id_, text in self._added.items()}
         self._bytes: dict[int, bytes] = {}
         self.special_token_ids = frozenset(id_ for id_, token in added.items() if token.special)
         self.num_token_ids = max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1

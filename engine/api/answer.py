@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from engine.api.logprobs import prompt_logprobs, with_top
 from engine.api.protocol import GenerationRequest, StreamOptions
 from engine.api.served import ServedModel
 from engine.api.streaming import EventStream, event, until_disconnect
@@ -43,7 +44,8 @@ class Answer(ABC):
     def __post_init__(self) -> None:
         self.id = f"{self.id_prefix}-{uuid.uuid4().hex}"
         self.requests = [
-            Request(f"{self.id}-{number}", tuple(prompt), self.params) for number, prompt in enumerate(self.prompts)
+            Request(f"{self.id}-{number}", tuple(prompt), self.params, self.body.priority)
+            for number, prompt in enumerate(self.prompts)
         ]
         self._numbers = {request.request_id: number for number, request in enumerate(self.requests)}
         self._completion_tokens = 0
@@ -56,11 +58,23 @@ class Answer(ABC):
     def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         """The choices that an output adds to a stream."""
 
+    def of_prompt(self, output: RequestOutput) -> dict[str, Any]:
+        """`prompt_logprobs`, where they are asked for: beside a sample's text in completions, beside the choices in
+        chat, where all have one prompt. As vLLM puts them."""
+        if self.body.prompt_logprobs is None or output.prompt_logprobs is None:
+            return {}
+        entries = with_top(output.prompt_logprobs, self.body.prompt_logprobs)
+        return {"prompt_logprobs": prompt_logprobs(self.served.tokenizer, entries)}
+
+    def beside_choices(self, output: RequestOutput) -> dict[str, Any]:
+        """What a whole answer holds beside its choices, of which `output` is the first."""
+        return {}
+
     async def respond(self, http: HttpRequest) -> Response:
         """The response, whole or as a stream. Errors: those of AsyncEngine.generate, ClientDisconnect."""
         with renaming(self.renamed):
             if not self.body.stream:
-                return JSONResponse(await until_disconnect(http.receive, self._whole()))
+                return JSONResponse(await until_disconnect(http.receive, self.whole()))
             events = self._events()
             return EventStream(await until_disconnect(http.receive, anext(events)), events)
 
@@ -73,13 +87,15 @@ class Answer(ABC):
                 self._completion_tokens += len(output.token_ids)
                 yield self._numbers[output.request_id] * self.params.n + output.index, output
 
-    async def _whole(self) -> dict[str, Any]:
+    async def whole(self) -> dict[str, Any]:
+        """All of the answer as one object. Errors: those of AsyncEngine.generate."""
         samples: dict[int, list[RequestOutput]] = {}
         async with aclosing(self.outputs()) as outputs:
             async for index, output in outputs:
                 samples.setdefault(index, []).append(output)
-        choices = [self.choice(index, join(samples[index])) for index in sorted(samples)]
-        return self._object(self.kind, choices) | {"usage": self._usage()}
+        joined = {index: join(samples[index]) for index in sorted(samples)}
+        choices = [self.choice(index, output) for index, output in joined.items()]
+        return self._object(self.kind, choices) | {"usage": self._usage()} | self.beside_choices(joined[0])
 
     async def _events(self) -> AsyncGenerator[str, None]:
         options = self.body.stream_options or StreamOptions()

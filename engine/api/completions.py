@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from engine.api.answer import Answer
-from engine.api.logprobs import CompletionLogprobs
+from engine.api.answer_format import constraint_of
+from engine.api.logprobs import CompletionLogprobs, with_top
 from engine.api.protocol import CompletionRequest
 from engine.api.served import ServedModel
 from reference.serving.request import RequestOutput
@@ -19,7 +20,7 @@ class CompletionAnswer(Answer):
 
     id_prefix = "cmpl"
     kind = chunk_kind = "text_completion"
-    renamed: ClassVar = {"prompt_token_ids": "prompt", "prompt_logprobs": "logprobs"}
+    renamed: ClassVar = {"prompt_token_ids": "prompt"}
 
     body: CompletionRequest
     _begun: dict[int, CompletionLogprobs] = field(default_factory=dict)  # choices that have put something out
@@ -31,7 +32,8 @@ class CompletionAnswer(Answer):
             body,
             max_tokens=body.max_tokens,
             logprobs=body.logprobs,
-            prompt_logprobs=body.logprobs if body.echo else None,
+            echoed_logprobs=body.logprobs if body.echo else None,
+            constraint=constraint_of(served.grammars, body),
         )
         prompts = [
             served.encode(prompt, "prompt", add_special=True) if isinstance(prompt, str) else prompt
@@ -47,13 +49,15 @@ class CompletionAnswer(Answer):
             if self.body.echo:
                 prompt = self.prompts[index // self.params.n]
                 text = self.served.tokenizer.decode(prompt, skip_special_tokens=False) + text
-                if output.prompt_logprobs is not None:
-                    pieces.append(self._begun[index].prompt(prompt, output.prompt_logprobs))
+                if self.body.logprobs is not None and output.prompt_logprobs is not None:
+                    entries = with_top(output.prompt_logprobs, self.body.logprobs)
+                    pieces.append(self._begun[index].prompt(prompt, entries))
         if output.logprobs is not None:
             pieces.append(self._begun[index].sampled(output.logprobs))
         return {
             "index": index,
             "text": text,
+            **self.of_prompt(output),
             "logprobs": {name: [x for piece in pieces for x in piece[name]] for name in pieces[0]} if pieces else None,
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,

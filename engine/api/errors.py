@@ -1,12 +1,14 @@
 """Errors as OpenAI's clients read them: {"error": {"message", "type", "param", "code"}} and a status.
 
-400 a parameter that is wrong or not supported, named in `param`; 404 an unknown model or route; 405; 413 a body over
-the limit; 500 the engine failed under the request; 503 the server is stopping.
+400 a parameter that is wrong or not supported, named in `param`; 401 no API key, or none that is known; 404 an unknown
+model or route; 405; 408 a body that did not come; 413 a body over the limit; 429 the server is full; 500 the engine
+failed under the request; 503 the server is stopping.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -14,24 +16,39 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from engine.api.request_id import current_request_id
 from engine.loop import EngineError, EngineStopped
 from reference.serving.request import RequestError
+
+MAX_TOLD = 100  # characters
 
 log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
-    """An answer that is an error."""
+    """An answer that is an error. `headers`: of the response, beside those that every response has."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.param = param
         self.code = code
+        self.headers = headers
 
     @property
     def body(self) -> dict[str, Any]:
-        kind = "invalid_request_error" if self.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
+        if self.status == HTTPStatus.TOO_MANY_REQUESTS:
+            kind = "requests"  # as OpenAI says which of its limits was met
+        else:
+            kind = "invalid_request_error" if self.status < HTTPStatus.INTERNAL_SERVER_ERROR else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
@@ -45,6 +62,11 @@ def unsupported_parameter(param: str, message: str) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code="unsupported_parameter")
 
 
+def shortened(text: str) -> str:
+    """What a client wrote, short enough to be told back."""
+    return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}..."
+
+
 def as_api_error(error: Exception) -> ApiError:
     """What a client is told of an exception."""
     if isinstance(error, ApiError):
@@ -55,14 +77,14 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), code="stopping")
     if isinstance(error, EngineError):
         return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), code="engine_failed")
-    log.error("an unexpected error", exc_info=error)
+    log.error("an unexpected error under request %s", current_request_id(), exc_info=error)
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, "an unexpected error; the server's log says more")
 
 
 def error_response(_: Request, error: Exception) -> Response:
     """The response to any exception of a route."""
     told = as_api_error(error)
-    return JSONResponse(told.body, told.status)
+    return JSONResponse(told.body, told.status, told.headers)
 
 
 def http_error(request: Request, error: Exception) -> Response:
@@ -78,8 +100,8 @@ def http_error(request: Request, error: Exception) -> Response:
 
 
 def client_left(_: Request, __: Exception) -> Response:
-    """Nobody reads this; 499 is what logs of other servers call it."""
-    return Response(status_code=499)
+    """Nobody reads this."""
+    return Response(status_code=HTTPStatus.REQUEST_TIMEOUT)
 
 
 HANDLERS: dict[Any, Any] = {

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's two shapes.
+"""Log-probabilities in OpenAI's two shapes, and in vLLM's for a prompt.
 
 Every sampled token has an entry, the one that ended the sample included, so entries and `completion_tokens` agree.
 A token that is not a whole number of characters is named by its bytes, as OpenAI does: `bytes:\\xf0\\x9f`.
@@ -8,6 +8,7 @@ JSON has no infinity, so what is below -9999 is given as -9999.0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.detokenize import IncrementalDetokenizer
@@ -38,6 +39,27 @@ def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dic
 
     content = [entry(e.token_id, e.logprob) | {"top_logprobs": [entry(*top) for top in e.top]} for e in entries]
     return {"content": content, "refusal": None}
+
+
+def with_top(entries: Sequence[TokenLogprobs | None], number: int) -> list[TokenLogprobs | None]:
+    """The entries with that many of the likeliest tokens, where the engine was asked for more."""
+    return [entry and replace(entry, top=entry.top[:number]) for entry in entries]
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer, entries: Sequence[TokenLogprobs | None]
+) -> list[dict[str, dict[str, Any]] | None]:
+    """vLLM's shape: for each token of a prompt the likeliest tokens and the token itself, by id. Nothing is known of
+    the first token: null."""
+
+    def told(token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {"logprob": max(logprob, LOWEST), "rank": rank, "decoded_token": token_name(tokenizer, token_id)}
+
+    def by_id(entry: TokenLogprobs) -> dict[str, dict[str, Any]]:
+        likeliest = {str(id_): told(id_, logprob, rank) for rank, (id_, logprob) in enumerate(entry.top, start=1)}
+        return {str(entry.token_id): told(entry.token_id, entry.logprob, entry.rank)} | likeliest
+
+    return [None if entry is None else by_id(entry) for entry in entries]
 
 
 class CompletionLogprobs:

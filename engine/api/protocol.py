@@ -1,8 +1,7 @@
 """What a client may send: the request models of /v1/completions and /v1/chat/completions.
 
-Types are strict ("1" is no number, true is no integer), a null is as good as absent, and a field that is not declared
-is refused. A parameter that OpenAI's API or vLLM has and this server does not is refused by name, unless its value asks
-for nothing (`tool_choice: "none"`). The ranges of sampling parameters are those of SamplingParams, which checks them.
+Strict as `engine/api/strict.py` says. The ranges of sampling parameters are those of SamplingParams, which checks them;
+they are written here too where they are plain numbers, for the description of the API (a test holds them together).
 `user`, `metadata` and `safety_identifier` only identify the client; they change nothing.
 Source: the OpenAI API reference; vLLM for `top_k` and what follows it.
 """
@@ -10,33 +9,41 @@ Source: the OpenAI API reference; vLLM for `top_k` and what follows it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from engine.api.answer_format import AnswerFormat
+from engine.api.errors import shortened
+from engine.api.strict import Strict
+from reference.serving.request import MAX_PRIORITY, MAX_TOP_LOGPROBS
+
+MAX_SAMPLES = 128  # of one prompt
 MAX_STOP_STRINGS = 16
 MAX_CHOICES = 2048  # of one call: prompts times samples
-_TOKEN_ID = re.compile("[0-9]{1,18}")
+MAX_METADATA = 16  # pairs, as OpenAI takes them
+MAX_BIAS = 100
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,17}")
+
+# Which ids a model has is known to its engine, which checks them.
+TokenId = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 0})]
+Text = Annotated[str, Field(min_length=1)]
+LogitBias = Annotated[
+    dict[str, Annotated[float, Field(ge=-MAX_BIAS, le=MAX_BIAS)]],
+    Field(json_schema_extra={"propertyNames": {"pattern": f"^({_TOKEN_ID.pattern})$"}}),
+]
+Ids = Annotated[list[TokenId], Field(min_length=1)]
 
 # Parameters that are not supported, with the values that ask for nothing.
 NOT_IN_EITHER: dict[str, tuple[Any, ...]] = {
-    "allowed_token_ids": ([],),
     "bad_words": ([],),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "guided_json": (),
-    "guided_regex": (),
     "length_penalty": (1.0,),
     "logits_processors": ([],),
-    "priority": (0,),
-    "prompt_logprobs": (),
-    "structured_outputs": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
 }
-NOT_IN_COMPLETIONS = {**NOT_IN_EITHER, "best_of": (1,), "response_format": ({"type": "text"},), "suffix": ("",)}
+NOT_IN_COMPLETIONS = {**NOT_IN_EITHER, "best_of": (1,), "suffix": ("",)}
 NOT_IN_CHAT = {
     **NOT_IN_EITHER,
     "add_generation_prompt": (True,),
@@ -56,7 +63,6 @@ NOT_IN_CHAT = {
     "prompt_cache_options": (),
     "prompt_cache_retention": (),
     "reasoning_effort": (),
-    "response_format": ({"type": "text"},),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "tool_choice": ("none",),
@@ -78,31 +84,14 @@ NOT_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict):
-            return raw
-        given = {name: value for name, value in raw.items() if value is not None}
-        for name in [name for name in given if name in cls.unsupported]:
-            if given.pop(name) not in cls.unsupported[name]:
-                raise PydanticCustomError("unsupported", "is not supported", {"name": name})
-        return given
-
-
-class StreamOptions(_Strict):
-    unsupported = {"include_obfuscation": (False,)}
+class StreamOptions(Strict):
+    unsupported: ClassVar = {"include_obfuscation": (False,)}
 
     include_usage: bool = False  # one more event at the end, with the counts
     continuous_usage_stats: bool = False  # the counts so far in every event
 
 
-class GenerationRequest(_Strict):
+class GenerationRequest(AnswerFormat):
     """What both endpoints share. A sampling parameter that is absent takes the checkpoint's default."""
 
     model: str | None = None  # the served one if absent
@@ -110,45 +99,67 @@ class GenerationRequest(_Strict):
     stream_options: StreamOptions | None = None
     user: str | None = None
     safety_identifier: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=MAX_METADATA)
 
-    max_tokens: int | None = None
-    n: int = 1
-    temperature: float | None = None
-    top_p: float | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
+    max_tokens: int | None = Field(None, ge=1)
+    n: int = Field(1, ge=1, le=MAX_SAMPLES)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
     logit_bias: dict[int, float] = Field(default_factory=dict)
     seed: int | None = Field(None, ge=-(2**63), lt=2**64)
     stop: list[str] = Field(default_factory=list, max_length=MAX_STOP_STRINGS)
 
     top_k: int | None = Field(None, ge=-1)  # -1 and 0 keep all
-    min_p: float = 0.0
-    repetition_penalty: float | None = None
-    min_tokens: int = 0
-    stop_token_ids: list[int] = Field(default_factory=list)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0)
+    min_tokens: int = Field(0, ge=0)
+    stop_token_ids: list[TokenId] = Field(default_factory=list)
+    allowed_token_ids: list[TokenId] | None = Field(None, min_length=1)
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    priority: int = Field(0, ge=-MAX_PRIORITY, le=MAX_PRIORITY)  # lower is more urgent
 
-    @field_validator("stop", mode="before")
+    @property
+    def num_choices(self) -> int:
+        """How many samples are asked for."""
+        return self.n
+
+    @field_validator(
+        "stop", mode="before", json_schema_input_type=Text | Annotated[list[Text], Field(max_length=MAX_STOP_STRINGS)]
+    )
     @classmethod
     def _one_stop_string(cls, stop: Any) -> Any:
         return [stop] if isinstance(stop, str) else stop
 
-    @field_validator("logit_bias", mode="before")
+    @field_validator("logit_bias", mode="plain", json_schema_input_type=LogitBias)
     @classmethod
-    def _token_ids(cls, bias: Any) -> Any:
+    def _by_token_id(cls, bias: Any) -> dict[int, float]:
         if not isinstance(bias, dict):
-            return bias
-        if wrong := [key for key in bias if not _TOKEN_ID.fullmatch(key)]:
-            raise ValueError(f"{wrong[0]!r} is not a token id")
-        return {int(key): value for key, value in bias.items()}
+            raise ValueError("expected an object of token ids and their biases")
+        for key, value in bias.items():
+            if not _TOKEN_ID.fullmatch(key):
+                raise ValueError(f"{shortened(key)!r} is not a token id")
+            if type(value) not in (int, float) or not -MAX_BIAS <= value <= MAX_BIAS:
+                raise ValueError(f"the bias of token {key} must be a number in [-{MAX_BIAS}, {MAX_BIAS}]")
+        return {int(key): float(value) for key, value in bias.items()}
+
+    @field_validator("metadata", mode="before")
+    @classmethod
+    def _few_pairs(cls, metadata: Any) -> Any:
+        if isinstance(metadata, dict) and len(metadata) > MAX_METADATA:
+            raise ValueError(f"there are {len(metadata)} pairs; there may be {MAX_METADATA}")
+        return metadata
 
     @model_validator(mode="after")
     def _options_of_a_stream(self) -> GenerationRequest:
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("parameter", "needs stream to be true", {"name": "stream_options"})
+        if self.prompt_logprobs is not None and self.stream:
+            raise PydanticCustomError("parameter", "needs stream to be false", {"name": "prompt_logprobs"})
         return self
 
 
@@ -158,11 +169,17 @@ class CompletionRequest(GenerationRequest):
     unsupported = NOT_IN_COMPLETIONS
 
     prompt: list[str | list[int]]
-    max_tokens: int | None = 16
+    max_tokens: int | None = Field(16, ge=1)
     echo: bool = False
-    logprobs: int | None = None
+    logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
 
-    @field_validator("prompt", mode="plain")
+    @property
+    def num_choices(self) -> int:
+        return len(self.prompt) * self.n
+
+    @field_validator(
+        "prompt", mode="plain", json_schema_input_type=Text | Ids | Annotated[list[Text | Ids], Field(min_length=1)]
+    )
     @classmethod
     def _prompts(cls, prompt: Any) -> list[str | list[int]]:
         """A string, a list of strings, a list of ids or a list of lists of ids, as a list of prompts."""
@@ -177,18 +194,18 @@ class CompletionRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def _not_too_many(self) -> CompletionRequest:
-        if len(self.prompt) > 1 and len(self.prompt) * self.n > MAX_CHOICES:
+        if len(self.prompt) > 1 and self.num_choices > MAX_CHOICES:
             message = f"holds {len(self.prompt)}, and n is {self.n}; a call may ask for {MAX_CHOICES} choices"
             raise PydanticCustomError("parameter", message, {"name": "prompt"})
         return self
 
 
-class TextPart(_Strict):
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 
 
-class ChatMessage(_Strict):
+class ChatMessage(Strict):
     """One turn. `developer` is OpenAI's newer name of `system`, and means that."""
 
     unsupported = NOT_IN_MESSAGE
@@ -196,7 +213,7 @@ class ChatMessage(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: list[TextPart] = Field(default_factory=list)
 
-    @field_validator("content", mode="before")
+    @field_validator("content", mode="before", json_schema_input_type=str | list[TextPart])
     @classmethod
     def _one_part(cls, content: Any) -> Any:
         if not isinstance(content, str | list):
@@ -210,16 +227,21 @@ class ChatMessage(_Strict):
         return self
 
 
-class ChatRequest(GenerationRequest):
+class Conversation(Strict):
+    """What makes the prompt of a chat."""
+
+    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class ChatRequest(GenerationRequest, Conversation):
     """A request to /v1/chat/completions."""
 
     unsupported = NOT_IN_CHAT
 
-    messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=20)
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:

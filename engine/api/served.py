@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeVar
 
-from engine.api.errors import ApiError
+from engine.api.errors import ApiError, shortened
 from engine.api.protocol import GenerationRequest
 from engine.chat_template import ChatTemplate
 from engine.checkpoint import GenerationDefaults
+from engine.grammar import GrammarCompiler
 from engine.loop import AsyncEngine
 from engine.tokenizer import Tokenizer
-from reference.serving.request import RequestError, SamplingParams
+from reference.serving.request import Constraint, RequestError, SamplingParams
 
 T = TypeVar("T")
 
@@ -28,12 +29,13 @@ class ServedModel:
     tokenizer: Tokenizer
     template: ChatTemplate | None  # None: the checkpoint has none, and chat is refused
     defaults: GenerationDefaults
+    grammars: GrammarCompiler  # of answers that must be in a given language
     created: int = field(default_factory=lambda: int(time.time()))
 
     def check_name(self, name: str | None) -> None:
         """Errors: ApiError 404 for a model that is not served."""
         if name not in (None, self.name):
-            message = f"the model {name!r} does not exist here; served is {self.name!r}"
+            message = f"the model {shortened(name)!r} does not exist here; served is {self.name!r}"
             raise ApiError(HTTPStatus.NOT_FOUND, message, param="model", code="model_not_found")
 
     def encode(self, text: str, param: str, *, add_special: bool = False) -> list[int]:
@@ -49,14 +51,17 @@ class ServedModel:
         *,
         max_tokens: int | None,
         logprobs: int | None = None,
-        prompt_logprobs: int | None = None,
+        echoed_logprobs: int | None = None,
+        constraint: Constraint | None = None,
     ) -> SamplingParams:
         """How to sample: what the request says, else what the checkpoint's generation_config says, else neutral.
 
+        echoed_logprobs: as `logprobs`, for the tokens of a prompt that is echoed.
         An unseeded request gets a random seed of 64 bits; a negative one is read as two's complement.
         Errors: RequestError.
         """
         defaults = self.defaults
+        of_prompt = [number for number in (body.prompt_logprobs, echoed_logprobs) if number is not None]
         return SamplingParams(
             n=body.n,
             temperature=_first(body.temperature, defaults.temperature, 1.0),
@@ -67,6 +72,8 @@ class ServedModel:
             presence_penalty=body.presence_penalty,
             frequency_penalty=body.frequency_penalty,
             logit_bias=body.logit_bias,
+            allowed_token_ids=None if body.allowed_token_ids is None else tuple(body.allowed_token_ids),
+            constraint=constraint,
             seed=secrets.randbits(64) if body.seed is None else body.seed % 2**64,
             max_tokens=max_tokens,
             min_tokens=body.min_tokens,
@@ -76,7 +83,7 @@ class ServedModel:
             include_stop_str_in_output=body.include_stop_str_in_output,
             skip_special_tokens=body.skip_special_tokens,
             logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=max(of_prompt) if of_prompt else None,
         )
 
 

@@ -15,21 +15,27 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from engine.api.errors import as_api_error
 
 DONE = "data: [DONE]\n\n"
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # the second tells nginx to pass events on at once
+SEND_SECONDS = 60.0
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}  # those that JSON leaves in strings
 
 T = TypeVar("T")
 
 
+def one_line(data: dict[str, Any]) -> str:
+    """JSON in one line, for readers too that take U+2028 for a line's end."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+
+
 def event(data: dict[str, Any]) -> str:
-    """One event: one line, for clients too that take U+2028 for a line's end."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':')).translate(_LINE_ENDS)}\n\n"
+    """One event."""
+    return f"data: {one_line(data)}\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -44,6 +50,20 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         for task in (working, leaving):
             task.cancel()
         await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+def in_time(send: Send, seconds: float = SEND_SECONDS) -> Send:
+    """`send`, for a client that may not read: one that has taken nothing for so long has left. Errors (of what is
+    returned): ClientDisconnect."""
+
+    async def send_in_time(message: Message) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await send(message)
+        except TimeoutError:
+            raise ClientDisconnect from None
+
+    return send_in_time
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -80,5 +100,7 @@ class EventStream(Response):
             async for text in self._others:
                 await body(text)
             await body(DONE, more=False)
+        except ClientDisconnect:
+            raise
         except Exception as error:
             await body(event(as_api_error(error).body), more=False)

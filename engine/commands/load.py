@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
@@ -23,7 +25,12 @@ from engine.checkpoint import (
     shape_names,
     with_progress,
 )
+from engine.core.engine import Engine
+from engine.core.settings import EngineSettings
+from engine.detokenize import IncrementalDetokenizer
+from engine.grammar import GrammarCompiler
 from engine.loop import AsyncEngine
+from engine.metrics import Metrics
 from engine.tokenizer import Tokenizer
 from engine.usage import UsageError
 from reference.model.config import ConfigError, ModelConfig
@@ -52,9 +59,15 @@ class LoadedModel:
 
     def served(self, name: str | None = None) -> ServedModel:
         """The model behind an engine that has not started, under a name (default: the one it was asked for by)."""
-        return ServedModel(
-            name or self.name, AsyncEngine(self.core), self.tokenizer, self.template, self.checkpoint.generation
-        )
+        name = name or self.name
+        metrics = Metrics(name)
+        if isinstance(self.core, Engine):
+            self.core.observer = metrics
+        engine = AsyncEngine(self.core, metrics)
+        defaults = self.checkpoint.generation
+        num_token_ids = _num_token_ids(self.tokenizer, self.config)
+        grammars = GrammarCompiler(self.tokenizer, defaults.eos_token_ids, num_token_ids)
+        return ServedModel(name, engine, self.tokenizer, self.template, defaults, grammars)
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -74,28 +87,61 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help=f"dummy: random weights, for a model or one of the shapes {', '.join(shape_names())}",
     )
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of prompt and output (default: all)")
+    defaults = EngineSettings()
+    parser.add_argument(
+        "--max-num-seqs",
+        type=int,
+        default=defaults.max_num_seqs,
+        metavar="N",
+        help="samples that run at once; others wait (default %(default)s)",
+    )
+    parser.add_argument(
+        "--max-num-batched-tokens",
+        type=int,
+        default=defaults.max_num_batched_tokens,
+        metavar="N",
+        help="tokens of one step; longer prompts are computed in chunks (default %(default)s)",
+    )
+    parser.add_argument(
+        "--kv-cache-tokens", type=int, metavar="N", help="capacity of the KV cache (default: by this machine's memory)"
+    )
+    parser.add_argument(
+        "--prefix-cache", action=argparse.BooleanOptionalAction, default=True, help="reuse prompts that begin alike"
+    )
+    parser.add_argument(
+        "--overlap", action=argparse.BooleanOptionalAction, default=True, help="prepare a step while one is computed"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) -> LoadedModel:
     """Load what the options name, with a progress bar. seed: of random weights. Errors: UsageError."""
     try:
-        build_core = panels.load(options.panel)
+        panel, settings = panels.named(options.panel), _settings(options)
         with _progress(console) as progress:
             checkpoint = _open(options.model, options.load_format, seed, progress)
             max_model_len = _max_model_len(options.max_model_len, checkpoint.config)
             tokenizer = Tokenizer.from_directory(checkpoint.directory)
             template = ChatTemplate.from_directory(checkpoint.directory)
             task = progress.add_task(f"loading {options.model}", total=checkpoint.num_bytes)
-            core = build_core(
-                checkpoint.config,
-                with_progress(checkpoint.tensors, lambda num_bytes: progress.advance(task, num_bytes)),
-                tokenizer.decode,
-                eos_token_ids=checkpoint.generation.eos_token_ids,
-                num_token_ids=min(tokenizer.num_token_ids, checkpoint.config.vocab_size),
-                max_model_len=max_model_len,
-                cache=cache_directory(),
-            )
+            tensors = with_progress(checkpoint.tensors, lambda num_bytes: progress.advance(task, num_bytes))
+            limits: dict[str, Any] = {
+                "num_token_ids": _num_token_ids(tokenizer, checkpoint.config),
+                "max_model_len": max_model_len,
+            }
+            ends = checkpoint.generation.eos_token_ids
+            build = partial(panel.load(), checkpoint.config, tensors, cache=cache_directory(), **limits)
+            core: Core
+            if panel.makes_core:
+                core = build(tokenizer.decode, eos_token_ids=ends)
+            else:
+                core = Engine(
+                    build(num_kv_tokens=options.kv_cache_tokens),
+                    partial(_detokenizer, tokenizer),
+                    eos_token_ids=ends,
+                    settings=settings,
+                    **limits,
+                )
     except (CheckpointError, ConfigError, panels.PanelError, OSError) as error:
         raise UsageError(str(error)) from error
     return LoadedModel(options.model, options.panel, checkpoint, tokenizer, template, core)
@@ -112,6 +158,11 @@ def _open(name: str, load_format: str, seed: int, progress: Progress) -> Checkpo
     return open_checkpoint(resolve_model(name, progress=report))
 
 
+def _num_token_ids(tokenizer: Tokenizer, config: ModelConfig) -> int:
+    """Ids that may be sampled: a tokenizer may have more tokens than the embedding has rows, or fewer."""
+    return min(tokenizer.num_token_ids, config.vocab_size)
+
+
 def _max_model_len(asked: int | None, config: ModelConfig) -> int:
     trained = config.max_position_embeddings
     if asked is None:
@@ -119,6 +170,24 @@ def _max_model_len(asked: int | None, config: ModelConfig) -> int:
     if not 2 <= asked <= trained:
         raise UsageError(f"--max-model-len is {asked}; it must lie in [2, {trained}], the positions this model has")
     return asked
+
+
+def _settings(options: argparse.Namespace) -> EngineSettings:
+    if options.kv_cache_tokens is not None and options.kv_cache_tokens < 2:
+        raise UsageError(f"--kv-cache-tokens is {options.kv_cache_tokens}; it must be at least 2")
+    try:
+        return EngineSettings(
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            prefix_cache=options.prefix_cache,
+            overlap=options.overlap,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _detokenizer(tokenizer: Tokenizer, skip_special_tokens: bool) -> IncrementalDetokenizer:
+    return IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
 
 
 def _progress(console: Console) -> Progress:

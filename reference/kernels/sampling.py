@@ -16,8 +16,10 @@ from reference.formats import Array
 from reference.kernels.philox import gumbel
 from reference.kernels.precision import wide
 
-# Settings outside these count as the nearest inside: no logit of a working model then overflows.
+# Settings outside these count as the nearest inside: no logit of a working model then overflows, nor does a reciprocal
+# (by which XLA may multiply instead of dividing) vanish, and make NaN of -inf.
 LOWEST_TEMPERATURE = 1e-6  # of those above 0
+LARGEST_TEMPERATURE = 2.0**64
 LARGEST_REPETITION = 2.0**64  # and its reciprocal is the smallest
 
 
@@ -74,10 +76,10 @@ def apply_temperature(
     logits: Array,  # f32 [R, V]
     temperature: Array,  # f32 [R], >= 0
 ) -> Array:  # f32 [R, V]
-    """logits / temperature. Rows of temperature 0 (greedy) are left alone; see `LOWEST_TEMPERATURE`."""
+    """logits / temperature, within the limits above. Rows of temperature 0 (greedy) are left alone."""
     xp = logits.__array_namespace__()
     temperature = wide(temperature)
-    divisor = xp.where(temperature == 0, 1.0, xp.maximum(temperature, LOWEST_TEMPERATURE))
+    divisor = xp.where(temperature == 0, 1.0, xp.clip(temperature, LOWEST_TEMPERATURE, LARGEST_TEMPERATURE))
     return wide(logits) / divisor[:, None]
 
 

@@ -74,7 +74,8 @@ def rows_that_sample(sampling: Sampling, seq_lens: np.ndarray) -> tuple[Sampling
     """The rows of a batch that sample, in order, and what they use."""
     rows = np.flatnonzero(sampling.samples)
     lens = np.diff(sampling.history_start)
-    owner = np.cumsum(sampling.samples) - 1  # of each row of the batch: its number among those that sample
+    # Of each row of the batch: its number among those that sample, or nobody's.
+    owner = np.where(sampling.samples, np.cumsum(sampling.samples) - 1, len(rows))
     history_row = np.repeat(owner, lens).astype(np.int32)
     place = np.arange(len(sampling.history)) - np.repeat(sampling.history_start[:-1], lens)
     arrays = SamplingRows(
@@ -132,7 +133,6 @@ def _prepared(
     logits: Array, rows: SamplingRows, *, adjusts: bool, draws: bool, num_token_ids: int
 ) -> tuple[Array, Array]:  # bool [R], f32 [R, V]
     """Whether the model's logits are usable; and the logits up to and with the temperature."""
-    xp = logits.__array_namespace__()
     usable = is_usable(logits)
     if adjusts:
         logits = add_logit_bias(_penalized(logits, rows), rows.bias_ids, rows.bias)
@@ -157,7 +157,8 @@ def _largest(logits: Array, *, count: int) -> tuple[Array, Array]:  # f32 [R, co
     """The first of the falling order, and their ids."""
     xp = logits.__array_namespace__()
     if count < logits.shape[1]:
-        values, ids = jax.lax.top_k(logits, count)  # the lower id first on a tie
+        # The lower id is first on a tie; but 0 is above -0 to XLA, so there is to be no -0.
+        values, ids = jax.lax.top_k(xp.where(logits == 0, 0.0, logits), count)
         return values, ids
     ids = xp.argsort(-logits, axis=-1, stable=True)
     return xp.take_along_axis(logits, ids, axis=-1), xp.astype(ids, xp.int32)
@@ -167,6 +168,7 @@ def _limited(logits: Array, values: Array, ids: Array, temperature: Array, top_k
     """`keep_top_k`, then `keep_top_p`; values, ids: the first of the falling order."""
     xp = logits.__array_namespace__()
     vocab_size = logits.shape[1]
+    top_k = xp.where(top_k < vocab_size, top_k, 0)
     is_limited = (temperature > 0) & ((top_k > 0) | (top_p < 1))
     last, last_id, found = _last_kept(logits, values, ids, top_k, top_p)
     if values.shape[1] < vocab_size:
@@ -200,7 +202,8 @@ def _last_kept(
     preceding = xp.cumulative_sum(shares, axis=-1, include_initial=True)[:, :-1]
     kept = in_top_k & ((preceding < p * total) | (place == 0) | (p >= 1))
     num_kept = xp.sum(kept, axis=-1, dtype=xp.int32)
-    enough = (num_kept < count) | ((top_k > 0) & (top_k <= count)) | (count == vocab_size)
+    # A nucleus is of all that top-k keeps: among fewer candidates its total is not known.
+    enough = (count == vocab_size) | ((top_k <= count) & ((top_k > 0) | (num_kept < count)))
     at_last = xp.maximum(num_kept - 1, 0)[:, None]
     last = xp.take_along_axis(values, at_last, axis=-1)[:, 0]
     last_id = xp.take_along_axis(ids, at_last, axis=-1)[:, 0]

@@ -13,7 +13,9 @@ from engine.api.served import ServedModel
 from engine.cache import cache_directory
 from engine.chat_template import ChatTemplate
 from engine.checkpoint import GenerationDefaults
+from engine.grammar import GrammarCompiler
 from engine.loop import AsyncEngine
+from engine.metrics import Metrics
 from engine.tokenizer import Tokenizer
 from reference.model.config import ModelConfig
 from reference.serving.request import RequestOutput
@@ -112,4 +114,6 @@ def served_model(
     tokenizer = Tokenizer.from_directory(directory)
     core = RecordingCore(tokenizer, max_model_len)
     template = ChatTemplate.from_directory(directory)
-    return ServedModel("obedient", AsyncEngine(core), tokenizer, template, defaults or GenerationDefaults())
+    engine = AsyncEngine(core, Metrics("obedient"))
+    grammars = GrammarCompiler(tokenizer, tokenizer.encode("<|im_end|>"), tokenizer.num_token_ids)
+    return ServedModel("obedient", engine, tokenizer, template, defaults or GenerationDefaults(), grammars)

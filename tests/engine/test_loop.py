@@ -270,6 +270,25 @@ def test_stopping_gives_up_at_its_limit() -> None:
     assert core.aborted == ["a"]
 
 
+def test_stopping_again_gives_no_more_time() -> None:
+    """A server tells the engine so at the signal, and again when it ends."""
+
+    async def clients(engine: AsyncEngine) -> None:
+        task = asyncio.create_task(collect(engine, request("a", max_tokens=99)))  # two seconds
+        await until(lambda: core.steps > 0)
+        first = asyncio.create_task(asyncio.to_thread(engine.stop, 0.1))
+        await until(lambda: not engine.alive)
+        await asyncio.to_thread(engine.stop, 60)
+        await first
+        with pytest.raises(EngineStopped):
+            await task
+
+    core = HistoryCore(pause=0.02)
+    engine = AsyncEngine(core)
+    engine.start()
+    asyncio.run(clients(engine))
+
+
 def test_an_engine_that_was_not_started_refuses() -> None:
     engine = AsyncEngine(HistoryCore())
     assert not engine.alive

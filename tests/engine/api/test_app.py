@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import httpx
 import openai as openai_package
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from prometheus_client.parser import text_string_to_metric_families as parse_text
 from starlette.applications import Starlette
 
 from engine.api import app as app_module
@@ -186,6 +188,62 @@ def test_twenty_clients_at_once(openai: OpenAI) -> None:
             return await asyncio.gather(*map(one, range(20)))
 
     assert asyncio.run(scenario()) == [f"I am {number}, and not {number + 1}." for number in range(20)]
+
+
+def test_what_is_wrong_harms_nobody_else(text_side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of an answer others ask for what cannot be, and leave."""
+    wrong: list[dict[str, Any]] = [
+        {"prompt": ""},
+        {"prompt": []},
+        {"prompt": "a", "max_tokens": 0},
+        {"prompt": "a" * 400},
+        {"prompt": [99999]},
+        {"prompt": ["say:Hi#", "a" * 400]},
+        {"prompt": "a", "temperature": -1},
+    ]
+    said = "a long answer"
+    served = served_model(text_side)
+    core, go_on, steps = served.engine.core, threading.Event(), count()
+    step = core.step
+    # After five tokens there are none until all of them have come.
+    monkeypatch.setattr(core, "step", lambda: step() if go_on.is_set() or next(steps) < 5 else [])
+
+    async def scenario() -> None:
+        async with client_of(create_app(served)) as client:
+            asked = {"prompt": f"say:{said}#", "max_tokens": 50}
+            answer = asyncio.create_task(client.post("/v1/completions", json=asked))
+            for fields in wrong:
+                response = await client.post("/v1/completions", json=fields)
+                assert response.status_code == 400
+                assert response.json()["error"]["param"] == ("prompt" if len(fields) == 1 else [*fields][1])
+                leaving = asyncio.create_task(client.post("/v1/completions", json=asked))
+                await asyncio.sleep(0)
+                leaving.cancel()
+            assert not answer.done()
+            go_on.set()
+            choice = (await answer).json()["choices"][0]
+            assert (choice["text"], choice["finish_reason"]) == (said, "stop")
+        assert not served.engine._streams
+        assert not core.has_work()
+
+    asyncio.run(scenario())
+
+
+def test_metrics_in_both_formats(http: httpx.Client, post: Post) -> None:
+    def generated() -> float:
+        families = parse_text(http.get("/metrics").text)
+        [family] = [family for family in families if family.name == "diptych_generated_tokens"]
+        [total] = [sample for sample in family.samples if sample.name.endswith("_total")]
+        assert total.labels == {"model": "obedient"}
+        return total.value
+
+    before = generated()
+    post("completions", prompt="say:Hi#", n=2)
+    assert generated() == before + 6
+    assert http.get("/metrics").headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    open_metrics = http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert open_metrics.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert open_metrics.text.endswith("# EOF\n")
 
 
 def test_stopping_lets_answers_finish_and_says_so_to_health(text_side: Path) -> None:

@@ -220,3 +220,19 @@ def test_streamed_pieces_joined_are_the_whole(post: Post, events: Events, asked:
         choice.update({name: part[name] for name in ("index", "finish_reason", "stop_reason")})
     assert choices == whole["choices"]
     assert parts[-1]["usage"] == whole["usage"]
+
+
+def test_only_allowed_tokens_come(post: Post, served: ServedModel) -> None:
+    allowed = served.tokenizer.encode("xyz")
+    said = text(post(PATH, prompt="babble", allowed_token_ids=allowed, max_tokens=12))
+    assert len(said) == 12
+    assert set(said) <= set("xyz")
+
+
+def test_priority_reaches_the_core(post: Post, served: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, core = [], served.engine.core
+    add = core.add
+    monkeypatch.setattr(core, "add", lambda request: (seen.append(request.priority), add(request)))
+    for priority in (-100, 100, None):
+        post(PATH, prompt=["say:Hi#", "say:Ho#"], priority=priority)
+    assert seen == [-100, -100, 100, 100, 0, 0]

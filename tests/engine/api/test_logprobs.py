@@ -112,3 +112,45 @@ def test_infinity_and_padding_have_a_form_in_json(served: ServedModel) -> None:
     assert (told["top_logprobs"][0]["token"], told["top_logprobs"][0]["bytes"]) == ("", [])
     lists = CompletionLogprobs(served.tokenizer, True).sampled([entry])
     assert lists["token_logprobs"] == [LOWEST]
+
+
+def test_prompt_logprobs_are_the_models(post: Post, served: ServedModel) -> None:
+    prompt = "é the say:X#"
+    ids = served.tokenizer.encode(prompt)
+    asked: dict[str, Any] = {"prompt": prompt, "prompt_logprobs": 2, "max_tokens": 1, "n": 2}
+    choices = post("completions", **asked)["choices"]
+    told = choices[0]["prompt_logprobs"]
+    assert told == choices[1]["prompt_logprobs"]
+    assert choices[0]["logprobs"] is None
+    assert len(told) == len(ids)
+    assert told[0] is None
+    model = ObedientModel(served.tokenizer)
+    for at in range(1, len(ids)):
+        expected = log_softmax(model.last_logits(ids[:at]))
+        falling = [int(token_id) for token_id in np.argsort(-expected, kind="stable")]
+        assert set(told[at]) == {str(token_id) for token_id in (ids[at], *falling[:2])}
+        for token_id, entry in told[at].items():
+            assert entry["logprob"] == pytest.approx(expected[int(token_id)], abs=1e-4)
+            assert entry["rank"] == falling.index(int(token_id)) + 1
+            assert entry["decoded_token"] == token_name(served.tokenizer, int(token_id))
+
+
+def test_prompt_logprobs_and_an_echo_each_have_their_own_number(post: Post) -> None:
+    asked: dict[str, Any] = {"prompt": "a say:X#", "echo": True, "max_tokens": 1, "temperature": 0}
+    alone = post("completions", **asked, logprobs=1)["choices"][0]
+    assert "prompt_logprobs" not in alone
+    for number in (0, 3):
+        both = post("completions", **asked, logprobs=1, prompt_logprobs=number)["choices"][0]
+        assert both["logprobs"] == alone["logprobs"]
+        assert {len(entry) - number for entry in both["prompt_logprobs"][1:]} <= {0, 1}
+    without = post("completions", **asked, prompt_logprobs=0)["choices"][0]
+    assert without["logprobs"] is None
+    assert without["text"] == alone["text"]
+
+
+def test_chat_has_prompt_logprobs_beside_its_choices(post: Post) -> None:
+    messages = [{"role": "user", "content": "say:Hi#"}]
+    answer = post("chat/completions", messages=messages, prompt_logprobs=1, n=2)
+    assert len(answer["prompt_logprobs"]) == answer["usage"]["prompt_tokens"]
+    assert "prompt_logprobs" not in answer["choices"][0]
+    assert "prompt_logprobs" not in post("chat/completions", messages=messages)

@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from engine.api.served import ServedModel
-from engine.api.streaming import EventStream, event, until_disconnect
+from engine.api.streaming import EventStream, event, in_time, until_disconnect
 from engine.loop import EngineError
 from tests.engine.api.conftest import Post
 from tests.engine.fakes import RecordingCore
@@ -151,3 +151,37 @@ def test_what_a_stream_sends(fails: bool) -> None:
     assert (b"no more" in bodies[-1]["body"]) == fails
     assert (b"[DONE]" in bodies[-1]["body"]) != fails
     assert closed
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+def test_a_client_that_does_not_read_has_left(taken: int) -> None:
+    """It takes that many messages of four, and then no more."""
+    closed, sent = [], []
+
+    async def others() -> AsyncGenerator[str, None]:
+        try:
+            yield "b"
+        finally:
+            closed.append(True)
+
+    async def send(message: Message) -> None:
+        if len(sent) == taken:
+            await asyncio.Event().wait()
+        sent.append(message)
+
+    async def scenario() -> None:
+        await EventStream("a", others())({"type": "http"}, never, in_time(send, 0.01))
+
+    asyncio.run(asyncio.wait_for(scenario(), 5))
+    assert len(sent) == taken
+    assert closed or taken < 2, "what makes the events goes on"
+
+
+def test_a_client_that_reads_is_not_hurried() -> None:
+    sent = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    asyncio.run(in_time(send, 0.01)({"type": "anything"}))
+    assert sent == [{"type": "anything"}]

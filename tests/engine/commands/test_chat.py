@@ -71,7 +71,7 @@ class Terminal:
         program = (
             "import fcntl, sys, termios; from engine import panels; from engine.cli import main\n"
             "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"  # so that Ctrl-C is a signal
-            f"panels.PANELS['reference'] = {OBEDIENT!r}\n"
+            f"panels.PANELS['reference'] = panels.Panel({OBEDIENT!r}, makes_core=True)\n"
             f"sys.exit(main({['chat', *arguments]!r}))"
         )
         self.process = subprocess.Popen(

@@ -25,11 +25,11 @@ COUNTING = "tests.engine.history_core:build_core"
 
 
 @contextmanager
-def server(*arguments: str, panel: str = COUNTING) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def server(*arguments: str, panel: str | None = COUNTING) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process of its own, and what it shows until it is ready."""
+    planted = "" if panel is None else f"panels.PANELS['reference'] = panels.Panel({panel!r}, makes_core=True)\n"
     program = (
-        "import sys; from engine import panels; from engine.cli import main\n"
-        f"panels.PANELS['reference'] = {panel!r}\n"
+        f"import sys; from engine import panels; from engine.cli import main\n{planted}"
         f"sys.exit(main({['serve', '--load-format', 'dummy', '--port', '0', *arguments]!r}))"
     )
     process = subprocess.Popen(
@@ -109,9 +109,10 @@ def test_a_port_that_is_none(obedient: list[str], capsys: pytest.CaptureFixture[
     assert f"{port!r} is no port" in capsys.readouterr().err
 
 
-def test_the_reference_panel_serves(model: Path) -> None:
-    """The real panel, end to end."""
-    with server(str(model), panel="reference.serving.specification:build_core") as (_, shown):
+@pytest.mark.parametrize("name", ["reference", "specification"])
+def test_a_real_panel_serves(model: Path, name: str) -> None:
+    """End to end."""
+    with server(str(model), "--panel", name, panel=None) as (_, shown):
         asked = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4, "seed": 1, "logprobs": True}
         url = f"{address(shown)}/v1/chat/completions"
         first, second = (httpx.post(url, json=asked, timeout=60).json() for _ in range(2))
