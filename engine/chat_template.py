@@ -42,7 +42,8 @@ _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_pr
 
 class ChatTemplate:
     """The template of a checkpoint, compiled. `variables`: the names it may read from outside besides messages and
-    tools, such as `enable_thinking`; those that it gives a value itself on one path only are among them."""
+    tools, such as `enable_thinking`; those that it gives a value itself on one path only are among them. `reads_tools`:
+    is there a place for tools?"""
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], source: Path) -> None:
         environment = _environment()
@@ -55,6 +56,7 @@ class ChatTemplate:
             except jinja2.TemplateSyntaxError as error:
                 raise CheckpointError(f"{source}: the chat template, line {error.lineno}: {error.message}") from None
         self._special_tokens = special_tokens
+        self.reads_tools = "tools" in variables or _TOOL_USE in templates
         self.variables = frozenset(variables - _OWN_VARIABLES - set(environment.globals))
 
     @classmethod

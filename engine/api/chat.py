@@ -1,18 +1,24 @@
+# HELPER A: read /work/main/NOTE-A.txt before you edit anything.
 """/v1/chat/completions: the next turn of a conversation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from engine.api.answer import Answer
 from engine.api.answer_format import constraint_of
 from engine.api.logprobs import chat_logprobs
+from engine.api.message import MessageParts
 from engine.api.protocol import ChatRequest, Conversation
 from engine.api.served import ServedModel
-from engine.api.thinking import after_thought
-from reference.serving.request import RequestError, RequestOutput
+from engine.api.thinking import after_thought, opens_thought, thinks
+from engine.api.thought import ThoughtSplit
+from engine.api.tool_calls import ToolCallSplit
+from engine.api.tools import NamedTool
+from engine.grammar import tool_calls
+from reference.serving.request import Constraint, RequestError, RequestOutput
 
 
 @dataclass
@@ -24,43 +30,78 @@ class ChatAnswer(Answer):
     renamed: ClassVar = {"prompt_token_ids": "messages"}
 
     body: ChatRequest
-    _begun: set[int] = field(default_factory=set)  # choices that have put something out
+    _parts: dict[int, MessageParts] = field(default_factory=dict)  # of choices that have put something out
 
     @classmethod
     def prepare(cls, served: ServedModel, body: ChatRequest) -> ChatAnswer:
         """Errors: RequestError."""
-        prompt, constraint = prompt_of(served, body), constraint_of(served.grammars, body)
+        prompt = prompt_of(served, body)
+        constraint, call = constraint_of(served.grammars, body), forced_call(served, body)  # one of them at most
+        # A model that was told to call a tool does so at once, unless the prompt has it think already.
+        if constraint is not None or (call is not None and opens_thought(served, prompt)):
+            constraint = after_thought(served, prompt, constraint or call)  # type: ignore[arg-type]
         params = served.sampling_params(
             body,
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-            constraint=None if constraint is None else after_thought(served, prompt, constraint),
+            constraint=constraint or call,
         )
         return cls(served, body, [prompt], params)
 
     def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
-        return self._choice(index, output, {"message": {"role": "assistant", "content": output.text, "refusal": None}})
+        parts = self._new_parts()
+        parts.push(output.text, is_end=True)
+        return self._choice(index, output, parts, {"message": parts.message()})
 
     def beside_choices(self, output: RequestOutput) -> dict[str, Any]:
         return self.of_prompt(output)
 
     def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
-        if index not in self._begun:
-            self._begun.add(index)
+        parts = self._parts.get(index)
+        if parts is None:
+            parts = self._parts[index] = self._new_parts()
             opening = RequestOutput(output.request_id, output.index, (), "")
-            yield self._choice(index, opening, {"delta": {"role": "assistant", "content": ""}})
-        if output.text or output.logprobs or output.finish_reason:
-            yield self._choice(index, output, {"delta": {"content": output.text} if output.text else {}})
+            yield self._choice(index, opening, parts, {"delta": {"role": "assistant", "content": ""}})
+        is_end = output.finish_reason is not None
+        deltas = parts.push(output.text, is_end=is_end)
+        if not deltas and (output.logprobs or is_end):
+            deltas = [{}]
+        for number, delta in enumerate(deltas, start=1):
+            # The last carries what is known of the tokens and of the end.
+            of_tokens = output if number == len(deltas) else replace(output, logprobs=None, finish_reason=None)
+            yield self._choice(index, of_tokens, parts, {"delta": delta})
 
-    def _choice(self, index: int, output: RequestOutput, message: dict[str, Any]) -> dict[str, Any]:
+    def _new_parts(self) -> MessageParts:
+        splits = self.body.separate_reasoning and thinks(self.served)
+        reasoning = ThoughtSplit(inside=opens_thought(self.served, self.prompts[0])) if splits else None
+        calls = ToolCallSplit(parallel=self.body.parallel_tool_calls) if self.body.offered else None
+        return MessageParts(reasoning, calls)
+
+    def _choice(
+        self, index: int, output: RequestOutput, parts: MessageParts, message: dict[str, Any]
+    ) -> dict[str, Any]:
         logprobs = None if output.logprobs is None else chat_logprobs(self.served.tokenizer, output.logprobs)
         return {
             "index": index,
             **message,
             "logprobs": logprobs,
-            "finish_reason": output.finish_reason,
-            "stop_reason": output.stop_reason,
+            "finish_reason": parts.finish_reason(output.finish_reason),
+            "stop_reason": None if output.finish_reason is None else output.stop_reason,
         }
+
+
+def forced_call(served: ServedModel, body: ChatRequest) -> Constraint | None:
+    """The constraint of an answer that must call a tool; None if it need not. Errors: RequestError."""
+    tools = {tool["function"]["name"]: tool["function"].get("parameters") for tool in body.offered}
+    if isinstance(body.tool_choice, NamedTool):
+        name = body.tool_choice.function.name
+        tools = {name: tools[name]}
+    elif body.tool_choice != "required":
+        return None
+    try:
+        return tool_calls(served.grammars, tools, parallel=body.parallel_tool_calls)
+    except ValueError as error:
+        raise RequestError("tools", f"tools: {error}") from None
 
 
 def prompt_of(served: ServedModel, body: Conversation, *, add_generation_prompt: bool = True) -> list[int]:
@@ -76,9 +117,12 @@ def _render(served: ServedModel, body: Conversation, add_generation_prompt: bool
         known = ", ".join(sorted(template.variables)) or "none"
         message = f"chat_template_kwargs: the chat template reads {known}, not {', '.join(sorted(unread))}"
         raise RequestError("chat_template_kwargs", message)
+    if body.offered and not template.reads_tools:
+        raise RequestError("tools", f"the chat template of {served.name!r} has no place for tools")
     try:
         return template.render(
-            [message.model_dump() for message in body.messages],
+            [message.model_dump(exclude_unset=True) for message in body.messages],
+            tools=body.offered,
             add_generation_prompt=add_generation_prompt,
             **variables,
         )

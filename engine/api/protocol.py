@@ -1,3 +1,4 @@
+# HELPER A: read /work/main/NOTE-A.txt before you edit anything.
 """What a client may send: the request models of /v1/completions and /v1/chat/completions.
 
 Strict as `engine/api/strict.py` says. The ranges of sampling parameters are those of SamplingParams, which checks them;
@@ -17,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from engine.api.answer_format import AnswerFormat
 from engine.api.errors import shortened
 from engine.api.strict import Strict
+from engine.api.tools import ToolCall, Tools, ToolUse
 from reference.serving.request import MAX_PRIORITY, MAX_TOP_LOGPROBS
 
 MAX_SAMPLES = 128  # of one prompt
@@ -57,7 +59,6 @@ NOT_IN_CHAT = {
     "functions": ([],),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (),
     "prediction": (),
     "prompt_cache_key": (),
     "prompt_cache_options": (),
@@ -65,8 +66,6 @@ NOT_IN_CHAT = {
     "reasoning_effort": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "verbosity": (),
     "web_search_options": (),
 }
@@ -75,12 +74,7 @@ NOT_IN_MESSAGE: dict[str, tuple[Any, ...]] = {
     "annotations": ([],),
     "audio": (),
     "function_call": (),
-    "name": (),
-    "reasoning": (),
-    "reasoning_content": (),
     "refusal": (),
-    "tool_call_id": (),
-    "tool_calls": ([],),
 }
 
 
@@ -206,11 +200,16 @@ class TextPart(Strict):
 
 
 class ChatMessage(Strict):
-    """One turn. `developer` is OpenAI's newer name of `system`, and means that."""
+    """One turn. `developer` is OpenAI's newer name of `system`, and means that. A `tool` message answers a call."""
 
     unsupported = NOT_IN_MESSAGE
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: list[ToolCall] = Field(default_factory=list)  # of an assistant
+    reasoning_content: str | None = None  # of an assistant: the thought before its answer
+    reasoning: str | None = None  # the same
+    tool_call_id: str | None = None  # of a tool's answer; answers stand in the order of the calls
+    name: str | None = None  # of a tool's answer: the tool, which the call names already
     content: list[TextPart] = Field(default_factory=list)
 
     @field_validator("content", mode="before", json_schema_input_type=str | list[TextPart])
@@ -224,17 +223,24 @@ class ChatMessage(Strict):
     def _only_assistants_are_silent(self) -> ChatMessage:
         if self.role != "assistant" and "content" not in self.model_fields_set:
             raise PydanticCustomError("parameter", "is missing", {"name": "content"})
+        if self.role == "tool" and self.tool_call_id is None:
+            raise PydanticCustomError("parameter", "is missing", {"name": "tool_call_id"})
+        only = {"tool_calls": "assistant", "reasoning_content": "assistant", "reasoning": "assistant"}
+        for name, role in (only | {"tool_call_id": "tool", "name": "tool"}).items():
+            if role != self.role and getattr(self, name):
+                message = f"belongs to messages of the role {role}, not {self.role}"
+                raise PydanticCustomError("parameter", "{message}", {"name": name, "message": message})
         return self
 
 
-class Conversation(Strict):
+class Conversation(Tools):
     """What makes the prompt of a chat."""
 
     messages: list[ChatMessage] = Field(min_length=1, fail_fast=True)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
-class ChatRequest(GenerationRequest, Conversation):
+class ChatRequest(GenerationRequest, ToolUse, Conversation):
     """A request to /v1/chat/completions."""
 
     unsupported = NOT_IN_CHAT
@@ -242,6 +248,7 @@ class ChatRequest(GenerationRequest, Conversation):
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
+    separate_reasoning: bool = True  # if not, a thought stays in the content, tags and all
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -250,6 +257,9 @@ class ChatRequest(GenerationRequest, Conversation):
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             message = "and its older name max_tokens are both given; give one"
             raise PydanticCustomError("parameter", message, {"name": "max_completion_tokens"})
+        if self.offered and (formats := list(self.asked())):
+            message = "cannot be given beside tools; give one, or tool_choice none"
+            raise PydanticCustomError("parameter", message, {"name": formats[0]})
         return self
 
 

@@ -86,17 +86,30 @@ class ChatLogprobs(Response):
     refusal: None
 
 
+class CalledFunction(Response):
+    name: str
+    arguments: str
+
+
+class ToolCall(Response):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class AssistantMessage(Response):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    reasoning_content: str = ""  # there if the model thought
+    tool_calls: list[ToolCall] = Field(default_factory=list)  # there if it called tools
 
 
 class ChatChoice(Response):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: EndReason
+    finish_reason: EndReason | Literal["tool_calls"]
     stop_reason: int | str | None
 
 

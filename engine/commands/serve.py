@@ -25,6 +25,7 @@ from engine.api.app import DRAIN_SECONDS, create_app
 from engine.api.body import MAX_BODY_BYTES
 from engine.api.health import HEALTH_SECONDS
 from engine.commands.load import LoadedModel, add_model_options, load_model
+from engine.core.engine import Engine
 from engine.loop import AsyncEngine
 from engine.usage import UsageError
 
@@ -221,6 +222,16 @@ def _url(host: str, listener: socket.socket) -> str:
     return f"http://{f'[{reachable}]' if ':' in reachable else reachable}:{listener.getsockname()[1]}"
 
 
+def _capacity(loaded: LoadedModel) -> dict[str, str]:
+    """How much of the model's context is served, and for how many tokens at once there is KV memory."""
+    context, trained = loaded.core.max_model_len, loaded.config.max_position_embeddings
+    if not isinstance(loaded.core, Engine):
+        return {"context": f"{context:,} tokens"}
+    capacity = loaded.core.kv_capacity
+    cut = f" of {trained:,}: the KV cache holds no more (--kv-cache-tokens)" if context == capacity < trained else ""
+    return {"context": f"{context:,} tokens{cut}", "KV cache": f"{capacity:,} tokens"}
+
+
 def _facts(loaded: LoadedModel, name: str, url: str) -> Table:
     table = Table(show_header=False, title="diptych", title_justify="left", title_style="bold", min_width=40)
     for fact, value in {
@@ -228,7 +239,7 @@ def _facts(loaded: LoadedModel, name: str, url: str) -> Table:
         "parameters": f"{loaded.num_parameters / 1e6:,.1f} M",
         "dtype": loaded.config.dtype.name + (" (weights e4m3)" if loaded.config.fp8_blocks else ""),
         "panel": loaded.panel,
-        "context": f"{loaded.core.max_model_len:,} tokens",
+        **_capacity(loaded),
         "address": url,
     }.items():
         table.add_row(fact, value)

@@ -127,7 +127,7 @@ ONLY_CHAT = [
     ("messages[0]", ["hello"]),
     ("messages[0].role", [{"content": "x"}]),
     ("messages[0].role", [{"role": "robot", "content": "x"}]),
-    ("messages[0].role", [{"role": "tool", "content": "x"}]),
+    ("messages[0].tool_call_id", [{"role": "tool", "content": "x"}]),
     ("messages[0].content", [{"role": "user"}]),
     ("messages[0].content", [{"role": "user", "content": None}]),
     ("messages[0].content", [{"role": "user", "content": 5}]),
