@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from reference.kernels.log_probs import token_log_probs
-from reference.model.sample_rows import rows_that_sample, sample_rows
+from reference.kernels.sampling import is_usable
+from reference.model.sample_rows import rows_that_sample, sample_rows, scores_of_batch
 from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 _WORD = 2**64 - 1
@@ -68,9 +69,12 @@ class HistoryRunner:
         return self._num_submitted
 
     def result(self, ticket: int) -> StepOutput:
-        expected, output = self._in_flight.popleft()
+        if not self._in_flight:
+            raise ValueError("no batch is in flight")
+        expected, output = self._in_flight[0]
         if ticket != expected:
             raise ValueError(f"results are taken in order: expected ticket {expected}, got {ticket}")
+        self._in_flight.popleft()
         return output
 
     def reset(self) -> None:
@@ -94,7 +98,7 @@ class HistoryRunner:
         self.positions[batch.slot_mapping] = UNWRITTEN
         start = batch.query_start.tolist()
         counts = np.diff(batch.query_start)
-        if (np.diff(counts > 1) < 0).any():
+        if ((counts[:-1] > 1) & (counts[1:] == 1)).any():
             raise ValueError("rows of one token come before longer ones")
         for row in np.argsort(batch.positions[batch.query_start[:-1]], kind="stable").tolist():
             tokens = slice(start[row], start[row + 1])
@@ -146,9 +150,9 @@ class HistoryRunner:
             arrays = arrays._replace(history=self._known(arrays.history))
             stages = stages._replace(candidates=self.vocab_size)  # all of them: NumPy sorts
             token_ids[rows] = sample_rows(logits, arrays, stages, self.num_token_ids)
-            num_top = int(sampling.num_logprobs.max())
+            num_top = int(sampling.num_logprobs[rows].max())
             if num_top >= 0:
-                scores = _of_rows(rows, batch.num_rows, _scores(logits, token_ids[rows], num_top))
+                scores = scores_of_batch(rows, batch.num_rows, _scores(logits, token_ids[rows], num_top))
         if len(batch.score_index):
             row_of = np.searchsorted(batch.query_start, batch.score_index, side="right") - 1
             logits = np.stack(
@@ -189,21 +193,4 @@ def _mixed(x: np.ndarray) -> np.ndarray:  # u64
 
 
 def _scores(logits: np.ndarray, token_ids: np.ndarray, num_top: int) -> TokenScores:
-    logprobs, ranks, top_ids, top_logprobs = token_log_probs(logits, token_ids, num_top)
-    return TokenScores(logprobs, ranks, top_ids, top_logprobs)
-
-
-def _of_rows(rows: np.ndarray, num_rows: int, scores: TokenScores) -> TokenScores:
-    """Scores of some rows at their places among all."""
-
-    def spread(values: np.ndarray, fill: float) -> np.ndarray:
-        out = np.full((num_rows, *values.shape[1:]), fill, values.dtype)
-        out[rows] = values
-        return out
-
-    return TokenScores(
-        spread(scores.logprobs, np.nan),
-        spread(scores.ranks, 0),
-        spread(scores.top_ids, -1),
-        spread(scores.top_logprobs, np.nan),
-    )
+    return TokenScores(*token_log_probs(logits, np.where(is_usable(logits), token_ids, -1), num_top))

@@ -28,11 +28,19 @@ from reference.kernels.attention import paged_attention
 from reference.kernels.embedding import embedding
 from reference.kernels.log_probs import log_softmax, token_log_probs
 from reference.kernels.rope import rope_table
+from reference.kernels.sampling import is_usable
 from reference.model.config import ModelConfig
 from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
 from reference.model.qwen3 import Positions, after_attention, before_attention, decoder_layer, logits
 from reference.model.runner import LOGIT_ROWS, bucket_length, keep_compiled_code
-from reference.model.sample_rows import SamplingRows, Stages, rows_that_sample, sample_rows
+from reference.model.sample_rows import (
+    SamplingRows,
+    Stages,
+    largest,
+    rows_that_sample,
+    sample_rows,
+    scores_of_batch,
+)
 from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Layer, load_weights, widened
 from reference.serving.request import MAX_TOP_LOGPROBS
@@ -177,17 +185,19 @@ class PagedRunner:
         return self._num_submitted
 
     def result(self, ticket: int) -> StepOutput:
-        done = self._in_flight.popleft()
+        if not self._in_flight:
+            raise ValueError("no batch is in flight")
+        done = self._in_flight[0]
         if ticket != done.ticket:
             raise ValueError(f"results are taken in order: expected ticket {done.ticket}, got {ticket}")
+        self._in_flight.popleft()
         token_ids = np.full(done.batch.num_rows, NOT_SAMPLED, np.int32)
         if done.token_ids is not None:
             token_ids[done.rows] = np.asarray(done.token_ids)[: len(done.rows)]
         scores = prompt_scores = None
         if done.scores is not None:
-            place = np.zeros(done.batch.num_rows, np.int64)  # rows that do not sample have those of some other row
-            place[done.rows] = np.arange(len(done.rows))
-            scores = TokenScores(*(np.asarray(values)[place] for values in done.scores))
+            of_rows = TokenScores(*(np.asarray(values)[: len(done.rows)] for values in done.scores))
+            scores = scores_of_batch(done.rows, done.batch.num_rows, of_rows)
         if done.prompt_scores:
             parts = zip(*done.prompt_scores, strict=True)
             num_scores = len(done.batch.score_index)
@@ -234,7 +244,7 @@ class PagedRunner:
             arrays = arrays._replace(history=self._known(arrays.history, self._previous))
         token_ids = sample_rows(row_logits, arrays, stages, self._num_token_ids, run=_compiled)
         self._previous = self._remember(token_ids, numbers)
-        num_top = int(batch.sampling.num_logprobs.max())
+        num_top = int(batch.sampling.num_logprobs[rows].max())
         return token_ids, None if num_top < 0 else self._scores(row_logits, token_ids, self._num_top(num_top))
 
     def _prompt_scores(self, batch: Batch, x: Array) -> list[tuple[Array, ...]]:
@@ -253,8 +263,8 @@ class PagedRunner:
 
 def token_scores(logits: Array, token_ids: Array, num_top: int) -> tuple[Array, Array, Array, Array]:
     """`token_log_probs`, which sorts whole rows, with the likeliest tokens found by XLA's top-k."""
-    log_prob, rank, _, _ = token_log_probs(logits, token_ids, 0)
-    _, top_ids = jax.lax.top_k(logits, num_top)  # the lower id first on a tie
+    log_prob, rank, _, _ = token_log_probs(logits, jnp.where(is_usable(logits), token_ids, -1), 0)
+    _, top_ids = largest(logits, count=num_top)
     return log_prob, rank, top_ids, jnp.take_along_axis(log_softmax(logits), top_ids, axis=-1)
 
 

@@ -28,7 +28,7 @@ from reference.kernels.sampling import (
     penalize,
     perturb,
 )
-from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling
+from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling, TokenScores
 
 
 class Stages(NamedTuple):
@@ -122,11 +122,27 @@ def sample_rows(
     adjusts = stages.adjusts or num_token_ids < logits.shape[1]
     usable, logits = run(_prepared, logits, rows, adjusts=adjusts, draws=stages.draws, num_token_ids=num_token_ids)
     if stages.limits:
-        largest = run(_largest, logits, count=min(stages.candidates, logits.shape[1]))
-        logits = run(_limited, logits, *largest, rows.temperature, rows.top_k, rows.top_p)
+        candidates = run(largest, logits, count=min(stages.candidates, logits.shape[1]))
+        logits = run(_limited, logits, *candidates, rows.temperature, rows.top_k, rows.top_p)
     if stages.draws:
         logits = run(_perturbed, logits, rows.min_p, rows.temperature, rows.seed, rows.position, rows.sample_index)
     return run(_chosen, logits, usable)
+
+
+def scores_of_batch(rows: np.ndarray, num_rows: int, scores: TokenScores) -> TokenScores:
+    """Scores of the rows that sample, at their places among all rows of a batch."""
+
+    def spread(values: np.ndarray, fill: float) -> np.ndarray:
+        out = np.full((num_rows, *values.shape[1:]), fill, values.dtype)
+        out[rows] = values
+        return out
+
+    return TokenScores(
+        spread(scores.logprobs, np.nan),
+        spread(scores.ranks, 0),
+        spread(scores.top_ids, -1),
+        spread(scores.top_logprobs, np.nan),
+    )
 
 
 def _prepared(
@@ -153,7 +169,7 @@ def _chosen(logits: Array, usable: Array) -> Array:
     return xp.astype(xp.where(usable, token_ids, UNUSABLE_LOGITS), xp.int32)
 
 
-def _largest(logits: Array, *, count: int) -> tuple[Array, Array]:  # f32 [R, count], i32 [R, count]
+def largest(logits: Array, *, count: int) -> tuple[Array, Array]:  # f32 [R, count], i32 [R, count]
     """The first of the falling order, and their ids."""
     xp = logits.__array_namespace__()
     if count < logits.shape[1]:
@@ -175,7 +191,7 @@ def _limited(logits: Array, values: Array, ids: Array, temperature: Array, top_k
         last, last_id = jax.lax.cond(
             xp.all(found | ~is_limited),
             lambda: (last, last_id),
-            lambda: _last_kept(logits, *_largest(logits, count=vocab_size), top_k, top_p)[:2],
+            lambda: _last_kept(logits, *largest(logits, count=vocab_size), top_k, top_p)[:2],
         )
     column = xp.arange(vocab_size, dtype=xp.int32)
     is_kept = (logits > last[:, None]) | ((logits == last[:, None]) & (column <= last_id[:, None]))

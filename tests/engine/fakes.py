@@ -18,7 +18,7 @@ from engine.loop import AsyncEngine
 from engine.metrics import Metrics
 from engine.tokenizer import Tokenizer
 from reference.model.config import ModelConfig
-from reference.serving.request import RequestOutput
+from reference.serving.request import Core, RequestOutput
 from reference.serving.specification import Specification
 
 
@@ -111,9 +111,16 @@ def served_model(
     directory: Path, *, max_model_len: int = 400, defaults: GenerationDefaults | None = None
 ) -> ServedModel:
     """An obedient model under the name `obedient`, its text side read from a directory."""
+    return served_by(directory, lambda tokenizer, _: RecordingCore(tokenizer, max_model_len), defaults)
+
+
+def served_by(
+    directory: Path, make_core: Callable[[Tokenizer, list[int]], Core], defaults: GenerationDefaults | None = None
+) -> ServedModel:
+    """The same with another core: make_core(tokenizer, end-of-sequence ids)."""
     tokenizer = Tokenizer.from_directory(directory)
-    core = RecordingCore(tokenizer, max_model_len)
+    ends = tokenizer.encode("<|im_end|>")
+    engine = AsyncEngine(make_core(tokenizer, ends), Metrics("obedient"))
     template = ChatTemplate.from_directory(directory)
-    engine = AsyncEngine(core, Metrics("obedient"))
-    grammars = GrammarCompiler(tokenizer, tokenizer.encode("<|im_end|>"), tokenizer.num_token_ids)
+    grammars = GrammarCompiler(tokenizer, ends, tokenizer.num_token_ids)
     return ServedModel("obedient", engine, tokenizer, template, defaults or GenerationDefaults(), grammars)

@@ -59,6 +59,37 @@ def test_bytes_that_are_no_utf8_give_what_decoding_them_at_once_gives(ids: list[
     assert "".join(pieces(Bytes(), ids)) == Bytes().decode(ids)
 
 
+# What a character's bytes are before the last of them has come. Its last byte tells 64 neighbours apart.
+BEGUN = {
+    encoded[:end]
+    for point in range(0x80, 0x110000, 0x40)
+    if not 0xD800 <= point < 0xE000
+    for encoded in [chr(point).encode()]
+    for end in range(1, len(encoded))
+}
+# Where Python's decoder must look at more than one byte: surrogates, overlong forms, and what is beyond U+10FFFF.
+ODD_BYTES = [*b"a\x7f\x80\x8f\x90\x9f\xa0\xbf\xc1\xc2\xdf\xe0\xed\xef\xf0\xf4\xf5\xff"]
+
+
+@settings(max_examples=500)
+@given(ids=st.lists(st.sampled_from(ODD_BYTES) | st.integers(0, 255), max_size=12))
+@example(ids=[0xED, 0xA0])
+@example(ids=[0xED, 0xBF, 0x80])
+@example(ids=[0xED, 0x9F])
+@example(ids=[0xED, 0xED, 0xA0, 0xED])
+def test_a_character_is_pending_where_the_text_ends_inside_one(ids: list[int]) -> None:
+    """After every byte; and what was given out and what the flush would add are the whole text."""
+    detokenizer, given_out = IncrementalDetokenizer(Bytes()), ""  # type: ignore[arg-type]
+    for count, byte in enumerate(ids, start=1):
+        given_out += detokenizer.push(byte)
+        begun = any(bytes(ids[count - length : count]) in BEGUN for length in range(1, min(3, count) + 1))
+        assert detokenizer.pending == begun
+        assert given_out + "\N{REPLACEMENT CHARACTER}" * begun == Bytes().decode(ids[:count])
+    pending = detokenizer.pending
+    assert detokenizer.flush() == "\N{REPLACEMENT CHARACTER}" * pending
+    assert not detokenizer.pending
+
+
 @settings(deadline=None)
 @given(text=st.text())
 @example(text="a\N{REPLACEMENT CHARACTER}b👩‍👩‍👧‍👦🪷")

@@ -145,8 +145,9 @@ def test_temperature_divides(run: Run) -> None:
 
 @pytest.mark.parametrize("temperature", [1e-45, 1e-38, 1e-7, 3e38])
 def test_no_temperature_overflows(run: Run, temperature: float) -> None:
-    actual = run(apply_temperature, f32(50, 49.9, -50, 0)[None], f32(temperature))
-    assert np.all(np.isfinite(actual)) and actual[0, 0] >= actual[0, 1] >= actual[0, 3] >= actual[0, 2]
+    actual = run(apply_temperature, f32(50, 49.9, -50, 0, -np.inf)[None], f32(temperature))
+    assert np.all(np.isfinite(actual[:, :4])) and actual[0, 0] >= actual[0, 1] >= actual[0, 3] >= actual[0, 2]
+    assert actual[0, 4] == -np.inf
 
 
 # Top-k, top-p, min-p

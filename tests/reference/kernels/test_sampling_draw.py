@@ -13,6 +13,7 @@ from reference.kernels.sampling import (
     add_logit_bias,
     apply_temperature,
     draw,
+    is_usable,
     keep_min_p,
     keep_top_k,
     keep_top_p,
@@ -74,10 +75,19 @@ def test_greedy_ties_masks_and_rows_that_cannot_be_drawn_from(run: Run) -> None:
         np.zeros(temperature.size, np.int32),
     )
     assert tokens.dtype == np.int32
+    assert run(is_usable, logits).tolist() == [True, True, False, False, False]
     greedy, drawn = tokens.reshape(2, count, 5)
     assert np.all(greedy == [1, 1, -1, -1, -1])
     assert set(drawn[:, 0].tolist()) == {0, 1, 2}
     assert np.all(drawn[:, 1:] == [1, -1, -1, -1])
+
+
+def test_one_nan_is_seen_in_rows_of_any_shape(run: Run) -> None:
+    """XLA's max on a CPU passes over a NaN where rows are several and long."""
+    for shape in ((1, 8), (6, 3001), (8, 4096)):
+        logits = normal(0, *shape)
+        logits[-1, shape[1] // 2] = np.nan
+        assert run(is_usable, logits).tolist() == [True] * (shape[0] - 1) + [False]
 
 
 def chain(logits: Array, *settings: Array) -> tuple[Array, Array]:
