@@ -17,8 +17,8 @@ from engine.version import VERSION
 COMMANDS = {
     "serve": ("engine.commands.serve:main", "serve a model over an OpenAI-compatible HTTP API"),
     "chat": ("engine.commands.chat:main", "talk to a model in the terminal"),
-    "bench": ("parity.bench.command:main", "measure throughput and overhead, beside a peer"),
     "generate": ("engine.commands.generate:main", "continue one prompt, or answer a file of requests"),
+    "bench": ("parity.bench.command:main", "measure throughput and overhead, beside a peer"),
 }
 
 

@@ -20,23 +20,25 @@ class IncrementalDetokenizer:
         self._tokenizer = tokenizer
         self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.pending = False  # has a character begun whose other bytes are still to come?
 
     def push(self, token_id: int) -> str:
         """What this token adds to the text: whole characters, perhaps none."""
         if token_id in self._skipped:
             return ""
-        text = self._decoder.decode(self._tokenizer.id_to_bytes(token_id))
+        piece = self._tokenizer.id_to_bytes(token_id)
+        if not self.pending and piece.isascii():  # most tokens: they need no decoder
+            return piece.decode("ascii")
+        text = self._decoder.decode(piece)
         begun = self._decoder.getstate()[0]
         # Half a surrogate: Python waits for its last byte, for the sake of other error handlers. It is no character.
         if len(begun) == 2 and begun[0] == 0xED and begun[1] >= 0xA0:
             text += self._decoder.decode(b"", final=True)
+            begun = b""
+        self.pending = bool(begun)
         return text
-
-    @property
-    def pending(self) -> bool:
-        """Has a character begun whose other bytes are still to come?"""
-        return bool(self._decoder.getstate()[0])
 
     def flush(self) -> str:
         """At the sample's end: U+FFFD for a character that was begun and never ended, else nothing."""
+        self.pending = False
         return self._decoder.decode(b"", final=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.core.sequence import Sequence
-from reference.serving.request import SamplingParams
+from engine.core.sequence import Sequence, penalizes
 from reference.serving.runner import Batch, Sampling
 
 _COLUMNS = {
@@ -24,11 +23,6 @@ _COLUMNS = {
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _INT32_MAX = int(np.iinfo(np.int32).max)
 _NOTHING_I32 = np.empty(0, np.int32)
-
-
-def penalizes(params: SamplingParams) -> bool:
-    """Must the tokens so far be known to sample the next?"""
-    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0
 
 
 class Rows:
@@ -119,12 +113,13 @@ class Rows:
     def _sampling(self, sequences: list[Sequence]) -> Sampling:
         slots = np.array([sequence.slot for sequence in sequences], np.int64)
         samples = np.array([sequence.num_lacking == 0 for sequence in sequences], np.bool_)
-        sampling = [sequence if is_last else None for sequence, is_last in zip(sequences, samples, strict=True)]
-        mask = [sequence.mask for sequence in sampling if sequence is not None and sequence.mask is not None]
-        mask_row, has_mask = np.full(len(slots), -1, np.int32), [s is not None and s.mask is not None for s in sampling]
-        mask_row[has_mask] = np.arange(len(mask))
-        history, history_start, prompt_lens = _histories(sampling)
-        biases = [{} if sequence is None else sequence.params.logit_bias for sequence in sampling]
+        # What most sequences have none of is looked for in the others alone.
+        special = [(row, sequence) for row, sequence in enumerate(sequences) if not sequence.is_plain and samples[row]]
+        masks = [(row, sequence.mask) for row, sequence in special if sequence.mask is not None]
+        mask_row = np.full(len(slots), -1, np.int32)
+        mask_row[[row for row, _ in masks]] = np.arange(len(masks))
+        history, history_start, prompt_lens = _histories(special, len(slots))
+        biases = {row: sequence.params.logit_bias for row, sequence in special}
         return Sampling(
             samples=samples,
             **{name: column[slots] for name, column in self._columns.items()},
@@ -134,16 +129,16 @@ class Rows:
             history=history,
             history_start=history_start,
             prompt_lens=prompt_lens,
-            bias_ids=_padded([list(bias.keys()) for bias in biases], -1, np.int32),
-            bias=_padded([list(bias.values()) for bias in biases], 0.0, np.float32),
-            banned_ids=_padded([self._banned(sequence) for sequence in sampling], -1, np.int32),
-            mask=np.stack(mask) if mask else np.empty((0, self._mask_words), np.uint32),
+            bias_ids=_padded({row: [*bias.keys()] for row, bias in biases.items()}, len(slots), -1, np.int32),
+            bias=_padded({row: [*bias.values()] for row, bias in biases.items()}, len(slots), 0.0, np.float32),
+            banned_ids=_padded({row: self._banned(one) for row, one in special}, len(slots), -1, np.int32),
+            mask=np.stack([mask for _, mask in masks]) if masks else np.empty((0, self._mask_words), np.uint32),
             mask_row=mask_row,
         )
 
-    def _banned(self, sequence: Sequence | None) -> list[int]:
+    def _banned(self, sequence: Sequence) -> list[int]:
         """What would end the answer, before `min_tokens` were sampled."""
-        if sequence is None or sequence.num_output >= sequence.params.min_tokens:
+        if sequence.num_output >= sequence.params.min_tokens:
             return []
         return sorted(self._eos_token_ids | set(sequence.params.stop_token_ids))
 
@@ -154,7 +149,9 @@ class Rows:
         target: list[int] = []
         num_top = 0
         for (sequence, num_tokens), start in zip(rows, query_start.tolist(), strict=False):
-            if sequence.params.prompt_logprobs is None or sequence.num_scored >= sequence.num_prompt:
+            if sequence.is_plain or sequence.params.prompt_logprobs is None:
+                continue
+            if sequence.num_scored >= sequence.num_prompt:
                 continue
             first = sequence.num_computed - num_tokens
             begin, end = sequence.num_scored, min(sequence.num_computed + 1, sequence.num_prompt)
@@ -165,23 +162,27 @@ class Rows:
         return np.array(index, np.int32), np.array(target, np.int32), num_top
 
 
-def _histories(sequences: list[Sequence | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _histories(special: list[tuple[int, Sequence]], num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The tokens of those whose parameters penalize what occurred."""
-    start = np.zeros(len(sequences) + 1, np.int32)
-    prompt_lens = np.zeros(len(sequences), np.int32)
+    lens, prompt_lens = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
     history: list[int] = []
-    for number, sequence in enumerate(sequences):
-        if sequence is not None and penalizes(sequence.params):
-            history += sequence.tokens
-            if sequence.num_pending:
-                history.append(-1 - sequence.row)
-            prompt_lens[number] = sequence.num_prompt
-        start[number + 1] = len(history)
+    for row, sequence in special:
+        if not penalizes(sequence.params):
+            continue
+        begin = len(history)
+        history += sequence.tokens
+        if sequence.num_pending:
+            history.append(-1 - sequence.row)
+        lens[row], prompt_lens[row] = len(history) - begin, sequence.num_prompt
+    start = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(lens, out=start[1:])
     return np.array(history, np.int32), start, prompt_lens
 
 
-def _padded(lists: list[list], padding: float, dtype: type) -> np.ndarray:
-    width = max(map(len, lists))
-    if not width:
-        return np.empty((len(lists), 0), dtype)
-    return np.array([one + [padding] * (width - len(one)) for one in lists], dtype)
+def _padded(lists: dict[int, list], num_rows: int, padding: float, dtype: type) -> np.ndarray:
+    """Lists of some rows as a rectangle of all rows."""
+    width = max(map(len, lists.values()), default=0)
+    array: np.ndarray = np.full((num_rows, width), padding, dtype)
+    for row, values in lists.items():
+        array[row, : len(values)] = values
+    return array

@@ -56,21 +56,26 @@ class Scheduler:
     def plan(self) -> Plan:
         """The next step. `num_computed` of its sequences counts it as done."""
         plan = Plan()
-        for sequence in list(self.running):
-            if sequence.blocks and sequence.ready:
-                self._grow(sequence, plan)
+        block_size = self.block_size
         ready = [sequence for sequence in self.running if sequence.ready]
+        for sequence in ready:
+            # One that was preempted for another has no blocks.
+            if sequence.num_computed >= len(sequence.blocks) * block_size and sequence.blocks:
+                self._grow(sequence, plan)
+        decoding: list[Sequence] = []
+        longer: list[Sequence] = []
+        for sequence in ready:
+            if sequence.blocks:
+                (decoding if sequence.num_lacking == 1 else longer).append(sequence)
         budget = self.settings.max_num_batched_tokens
-        budget -= self._run([sequence for sequence in ready if sequence.num_lacking == 1], budget, plan)
-        budget -= self._run([sequence for sequence in ready if sequence.num_lacking > 1], budget, plan)
+        budget -= self._run(decoding, budget, plan)
+        budget -= self._run(longer, budget, plan)
         if not plan.preempted:
             self._admit(budget, plan)
         return plan
 
     def _grow(self, sequence: Sequence, plan: Plan) -> None:
-        """See that there is a block for the next token; the least urgent give theirs up for it, itself perhaps."""
-        if sequence.num_computed < len(sequence.blocks) * self.block_size:
-            return
+        """Get a block for the next token; the least urgent give theirs up for it, itself perhaps."""
         while not self.pool.num_idle:
             victim = self.running.pop()
             self._give_up(victim)
@@ -89,7 +94,8 @@ class Scheduler:
                 break
             plan.rows.append((sequence, num_tokens))
             sequence.num_computed += num_tokens
-            self._store(sequence)
+            if sequence.num_computed >= (sequence.num_stored + 1) * self.block_size:
+                self._store(sequence)
             used += num_tokens
         return used
 

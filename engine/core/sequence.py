@@ -26,6 +26,7 @@ class Sequence:
     text: TextStream
     constraint: ConstraintState | None
     tokens: list[int]  # the prompt, and what was sampled and is known
+    params: SamplingParams = field(init=False)  # of the request
     urgency: tuple[int, int] = field(init=False)
     num_prompt: int = field(init=False)
     num_computed: int = 0
@@ -41,14 +42,20 @@ class Sequence:
     mask: np.ndarray | None = None  # of the next token, from the constraint
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=lambda: [None])
     num_scored: int = 1  # prompt tokens whose log-probability was asked for, the first included
+    is_plain: bool = field(init=False)  # nothing about its sampling is other than temperature, top-k, top-p, min-p
 
     def __post_init__(self) -> None:
         self.urgency = self.arrival + PRIORITY_STEP * self.request.priority, self.arrival
         self.num_prompt = len(self.tokens)
-
-    @property
-    def params(self) -> SamplingParams:
-        return self.request.params
+        params = self.params = self.request.params
+        self.is_plain = not (
+            penalizes(params)
+            or params.logit_bias
+            or params.min_tokens
+            or params.allowed_token_ids is not None
+            or params.constraint is not None
+            or params.prompt_logprobs is not None
+        )
 
     @property
     def num_output(self) -> int:
@@ -70,3 +77,8 @@ class Sequence:
     def uses_prefix_cache(self) -> bool:
         """Log-probabilities of a prompt need its logits, which no cache holds."""
         return self.params.prompt_logprobs is None
+
+
+def penalizes(params: SamplingParams) -> bool:
+    """Must the tokens so far be known to sample the next?"""
+    return params.repetition_penalty != 1 or params.presence_penalty != 0 or params.frequency_penalty != 0

@@ -57,7 +57,10 @@ class TextStream:
 
     def push(self, token_id: int) -> tuple[str, str | None]:
         """A token, after which more may come: the text to show, and the stop string that it completes."""
-        self._kept += self.detokenizer.push(token_id)
+        piece = self.detokenizer.push(token_id)
+        if not self.stop and not self._kept and not piece.endswith(REPLACEMENT):
+            return piece, None  # nothing is held back: most tokens
+        self._kept += piece
         # A last U+FFFD may be a whole character or the beginning of one; only the next token tells.
         unchanging = self._kept if self.detokenizer.pending else self._kept.removesuffix(REPLACEMENT)
         if not self.stop:
