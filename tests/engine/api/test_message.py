@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -16,8 +17,31 @@ from reference.serving.request import FinishReason
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 FRAGMENTS = st.sampled_from(
-    ["<think>", "</think>", "<tool_call>", "</tool_call>", CALL, "\n", "\n\n", " ", "hi", "<", "/", "think>", "</th"]
-    + ['{"name": "f", "arguments": {', '"a": "}</tool_call>"', '}', '{"arguments": {"x": [1]}, "name": "g"}', '"', "\\"]
+    [
+        *(
+            "<think>",
+            "</think>",
+            "<tool_call>",
+            "</tool_call>",
+            CALL,
+            "\n",
+            "\n\n",
+            " ",
+            "hi",
+            "<",
+            "/",
+            "think>",
+            "</th",
+        ),
+        *(
+            '{"name": "f", "arguments": {',
+            '"a": "}</tool_call>"',
+            "}",
+            '{"arguments": {"x": [1]}, "name": "g"}',
+            '"',
+            "\\",
+        ),
+    ]
 )
 TEXTS = st.lists(FRAGMENTS, max_size=12).map("".join)
 
@@ -59,7 +83,7 @@ def test_however_it_is_cut(text: str, cuts: list[int], inside: bool, parallel: b
     places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
     made = parts(inside=inside, parallel=parallel)
     deltas = []
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in pairwise(places):
         deltas += made.push(text[begin:end], is_end=False)
     deltas += made.push("", is_end=True)
     assert without_ids(made.message()) == expected
@@ -69,7 +93,7 @@ def test_however_it_is_cut(text: str, cuts: list[int], inside: bool, parallel: b
     assert joined["tool_calls"] == expected.get("tool_calls", [])
 
 
-@given(text=st.text(alphabet="<>/ab\n {}\"", max_size=40))
+@given(text=st.text(alphabet='<>/ab\n {}"', max_size=40))
 def test_text_without_tags_is_content_to_the_letter(text: str) -> None:
     if not text.lstrip().startswith("<think>") and "<tool_call>" not in text:
         assert whole(text) == {"role": "assistant", "content": text, "refusal": None}
