@@ -21,8 +21,11 @@ from rich.table import Table
 from engine.checkpoint import resolve_model
 from engine.core.blocks import BlockPool
 from engine.core.engine import Engine
+from engine.core.prefix import extend_hashes
 from engine.core.scheduler import Scheduler
+from engine.core.sequence import Sequence as Sample
 from engine.core.settings import EngineSettings
+from engine.core.text import TextStream
 from engine.detokenize import IncrementalDetokenizer
 from engine.tokenizer import Tokenizer
 from reference.serving.request import Request, SamplingParams
@@ -116,8 +119,6 @@ def lookup_time(cached: int) -> float:
     sequence = _sequence(prompt)
     for number in range(256):
         block = pool.take()
-        from engine.core.prefix import extend_hashes
-
         extend_hashes(sequence.hashes, prompt, BLOCK_SIZE, (number + 1) * BLOCK_SIZE)
         pool.store(block, sequence.hashes[number])
     times = []
@@ -130,10 +131,7 @@ def lookup_time(cached: int) -> float:
     return statistics.median(times)
 
 
-def _sequence(prompt: list[int]):  # type: ignore[no-untyped-def]
-    from engine.core.sequence import Sequence as Sample
-    from engine.core.text import TextStream
-
+def _sequence(prompt: list[int]) -> Sample:
     request = Request("prompt", tuple(prompt), SamplingParams())
-    text = TextStream(None, (), False)  # type: ignore[arg-type]
+    text = TextStream.of(request.params, lambda _: None)  # type: ignore[arg-type, return-value]
     return Sample(request, 0, 0, 0.0, 1, text, None, list(prompt))

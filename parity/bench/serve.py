@@ -96,7 +96,8 @@ def _measure(options: argparse.Namespace, dtype: str, console: Console) -> list[
     if options.peer == "transformers":
         from parity.bench.transformers_side import TransformersPeer
 
-        peer = TransformersPeer(checkpoint.directory, checkpoint.tensors, dtype)
+        shape = shape_file(options.model) if options.load_format == "dummy" else None
+        peer = TransformersPeer(shape or checkpoint.directory / "config.json", checkpoint.tensors, dtype)
     table = Table("workload", "at once", "requests", "tokens", "ours tok/s", "transformers tok/s", "ratio")
     table.title = f"{options.model}, {dtype}, about {options.prompt} tokens in and {options.output} out"
     measured = []

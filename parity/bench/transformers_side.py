@@ -13,14 +13,14 @@ from parity.bench.workload import Work
 
 
 class TransformersPeer:
-    """A Qwen3 model in transformers, from a checkpoint's config.json and tensors."""
+    """A Qwen3 model in transformers, from a config.json and a checkpoint's tensors."""
 
-    def __init__(self, directory: Path, tensors: Mapping[str, np.ndarray], dtype: str) -> None:
+    def __init__(self, config_file: Path, tensors: Mapping[str, np.ndarray], dtype: str) -> None:
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 
         self._torch = torch
-        config = AutoConfig.from_pretrained(directory, dtype=dtype)
+        config = AutoConfig.from_pretrained(str(config_file), dtype=dtype)
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
         model = model.to_empty(device="cpu").eval()

@@ -164,7 +164,8 @@ class PagedRunner:
         self._attend_more = jax.jit(attend_more, static_argnums=4)
         self._end_layer = jax.jit(end_layer)
         self._embed = jax.jit(lambda ids, previous, table: embedding(jnp.maximum(_known(ids, previous), 0), table))
-        self._logits = jax.jit(lambda ends, x, index: logits(ends, config, x[index]))
+        self._rows = jax.jit(lambda x, index: x[index])  # apart from the head, which is compiled anew for each shape
+        self._logits = jax.jit(lambda ends, x: logits(ends, config, x))
         self._known = jax.jit(_known)
         self._remember = jax.jit(remember)
         self._scores = jax.jit(token_scores, static_argnums=2)
@@ -236,7 +237,7 @@ class PagedRunner:
     def _sampled(self, batch: Batch, rows: np.ndarray, x: Array) -> tuple[Array, tuple[Array, ...] | None]:
         num_rows = bucket_rows(len(rows))
         index = _padded(batch.query_start[1:][rows] - 1, num_rows, 0)
-        row_logits = self._logits(self._ends, x, index)
+        row_logits = self._logits(self._ends, self._rows(x, index))
         arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
         arrays = _padded_rows(arrays, stages, num_rows)
         numbers = _padded(rows.astype(np.int32), num_rows, MAX_ROWS)
@@ -252,7 +253,7 @@ class PagedRunner:
         for start in range(0, len(batch.score_index), LOGIT_ROWS):
             index = _padded(batch.score_index[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
             target = _padded(batch.score_target[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
-            row_logits = self._logits(self._ends, x, index)
+            row_logits = self._logits(self._ends, self._rows(x, index))
             scores.append(self._scores(row_logits, target, self._num_top(batch.score_num_top)))
         return scores
 
