@@ -47,5 +47,5 @@ class PanelError(ValueError):
 def named(name: str) -> Panel:
     """Errors: PanelError."""
     if name not in PANELS:
-        raise PanelError(f"unknown panel {name!r}; known are {', '.join(PANELS)}")
+        raise PanelError(f"unknown panel {name!r}; known are {', '.join(sorted(PANELS))}")
     return PANELS[name]

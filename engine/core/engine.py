@@ -242,7 +242,8 @@ class Engine:
         error = None
         if finish_reason is None and sequence.constraint is not None:
             error = self._advance_constraint(sequence, token_id)
-            finish_reason = None if error is None else FinishReason.ERROR
+            if error is not None:
+                finish_reason, text = FinishReason.ERROR, text + sequence.text.rest()
         if finish_reason is not None:
             self._finish(sequence)
         return RequestOutput(

@@ -80,7 +80,7 @@ ANY = given(trace=traces(), num_blocks=st.sampled_from([TINY, TIGHT, PLENTY]), c
 UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], phases=UNSHRUNK)
 @ANY
 def test_any_trace(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> None:
     check_trace(trace, num_blocks, chosen)
