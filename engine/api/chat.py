@@ -1,4 +1,3 @@
-# HELPER A: read /work/main/NOTE-A.txt before you edit anything.
 """/v1/chat/completions: the next turn of a conversation."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# HELPER A: read /work/main/NOTE-A.txt before you edit anything.
 """What a chat's answer is made of: thought, content, calls of tools; from one sample's text, as it comes."""
 
 from __future__ import annotations

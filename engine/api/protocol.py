@@ -1,4 +1,3 @@
-# HELPER A: read /work/main/NOTE-A.txt before you edit anything.
 """What a client may send: the request models of /v1/completions and /v1/chat/completions.
 
 Strict as `engine/api/strict.py` says. The ranges of sampling parameters are those of SamplingParams, which checks them;

@@ -1,4 +1,3 @@
-# HELPER A: read /work/main/NOTE-A.txt before you edit anything.
 """Calls of tools parted from the content around them, piece by piece, in the format that Qwen3 is trained on:
 
     <tool_call>
