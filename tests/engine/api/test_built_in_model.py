@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from typing import Literal
 
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, Field
 from rich.console import Console
 
@@ -57,3 +58,61 @@ def test_a_completion(client: OpenAI) -> None:
         model="dense", prompt="Lily is", max_tokens=50, extra_body={"guided_regex": "( [a-z]{2,6}){3}[.]"}
     )
     assert answer.choices[0].finish_reason == "stop" and answer.choices[0].text.count(" ") == 3
+
+
+CITY = {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": CITY}},
+    {"type": "function", "function": {"name": "get_time"}},
+]
+FORCED = {"model": "dense", "messages": [{"role": "user", "content": "How is Rome?"}], "tools": TOOLS, "seed": 3}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}], ids=str)
+def test_a_call_is_made_whole_and_as_a_stream(client: OpenAI, choice: object) -> None:
+    asked = FORCED | {"tool_choice": choice, "max_tokens": 60, "parallel_tool_calls": False}
+    answer = client.chat.completions.create(**asked).choices[0]  # type: ignore[call-overload]
+    assert (answer.finish_reason, answer.message.content) == ("tool_calls", None)
+    [call] = answer.message.tool_calls
+    arguments = json.loads(call.function.arguments)
+    assert call.id.startswith("call_") and isinstance(arguments, dict)
+    if choice != "required":
+        assert call.function.name == "get_weather" and arguments["city"] in ("Paris", "Rome")
+    with client.chat.completions.stream(**asked) as stream:  # type: ignore[arg-type]
+        [streamed] = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert (streamed.function.name, streamed.function.arguments) == (call.function.name, call.function.arguments)
+
+
+def test_the_answer_to_a_call_is_sent_back(client: OpenAI) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}
+    turns = [
+        {"role": "user", "content": "How is Rome?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": '{"weather": "sunny"}'},
+    ]
+    answer = client.chat.completions.create(model="dense", messages=turns, tools=TOOLS, max_tokens=20, temperature=0)  # type: ignore[call-overload]
+    assert answer.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required", "tools": []}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "unknown"}}}, "tool_choice"),
+        ({"tools": [TOOLS[1], TOOLS[1]]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, "tools[0].function.name"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {
+                "tool_choice": "required",
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}],
+            },
+            "tools",
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_tools_is_named(client: OpenAI, fields: dict[str, object], param: str) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        client.chat.completions.create(**FORCED | fields)  # type: ignore[call-overload]
+    assert refused.value.param == param
