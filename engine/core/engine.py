@@ -166,8 +166,6 @@ class Engine:
             self.observer.preempted()
         for sequence, num_cached in plan.admitted:
             self._rows.enter(sequence)
-            # What an earlier run of a preempted sequence had in flight has arrived by now.
-            sequence.num_scored = len(sequence.prompt_logprobs)
             self.observer.prefix_lookup(len(sequence.tokens), num_cached)
             if not sequence.has_run:
                 sequence.has_run = True

@@ -129,8 +129,8 @@ def is_usable(
 ) -> Array:  # bool [R]
     """Is the largest logit finite: no NaN, no +inf, and not -inf alone?"""
     xp = logits.__array_namespace__()
-    # NaN is asked for by itself: XLA's max on a CPU passes over it in some shapes.
-    return xp.isfinite(xp.max(logits, axis=-1)) & ~xp.any(xp.isnan(logits), axis=-1)
+    # XLA's max on a CPU passes over NaN in some shapes, and over infinity in none.
+    return xp.isfinite(xp.max(xp.where(xp.isnan(logits), xp.inf, logits), axis=-1))
 
 
 def greedy(

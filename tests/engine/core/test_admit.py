@@ -55,7 +55,7 @@ def outcomes(request: Request, eos: frozenset[int], max_model_len: int) -> tuple
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(requests(), st.frozensets(USUAL, max_size=2), st.integers(1, 9))
 @example(Request("r", (), SamplingParams()), frozenset(), 9)
 @example(

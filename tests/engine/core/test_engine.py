@@ -306,7 +306,7 @@ class Breaks(HistoryModel):
 def test_unusable_logits_end_their_own_sample_and_name_the_position(at: int, tokens: int) -> None:
     """In the middle of a prompt whose log-probabilities are asked for, and where the first token is sampled."""
     prompt = list(range(60, 69))
-    model = Breaks(prompt[:at])
+    model = Breaks(prompt[:at], prompt[: at + 1])
     requests = [
         request("asks", prompt, prompt_logprobs=1, logprobs=0),
         request("other", [1, 2], prompt_logprobs=1),
@@ -404,12 +404,12 @@ def test_a_flood_of_urgent_ones_does_not_starve_the_patient() -> None:
     engine = engine_of(max_num_seqs=1, max_num_batched_tokens=8, overlap=False)
     engine.add(request("patient", max_tokens=1))
     served: list[str] = []
-    while "patient" not in served:
-        for _ in range(2):
-            engine.add(request(f"urgent {engine._num_added}", priority=-1, max_tokens=1))
+    for number in range(PRIORITY_STEP + 10):
+        for which in "ab":
+            engine.add(request(f"urgent {number} {which}", priority=-1, max_tokens=1))
         served += [output.request_id for output in engine.step()]
-    assert len(served) == PRIORITY_STEP
-    assert served[:2] == ["urgent 1", "urgent 2"]
+    assert served.index("patient") == PRIORITY_STEP - 1
+    assert served[:2] == ["urgent 0 a", "urgent 0 b"]
 
 
 def test_the_most_urgent_keep_their_blocks() -> None:

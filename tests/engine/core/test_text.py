@@ -99,7 +99,7 @@ PARAMS = st.builds(
 )
 
 
-@settings(max_examples=700)
+@settings(max_examples=400)
 @given(STREAMS, PARAMS, st.sampled_from([1, 3, 7, 100]))
 @example([*ids_of("\ufffd"), 0xF0, 0x9F], SamplingParams(stop=("\ufffd",)), 100)
 @example([*ids_of("a\ufffd"), EOS], SamplingParams(stop=("\ufffd",)), 100)
@@ -108,7 +108,7 @@ def test_each_token_shows_what_is_specified(token_ids: list[int], params: Sampli
     check(token_ids, params, budget)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(st.lists(st.integers(0, 258), min_size=1, max_size=30), PARAMS)
 def test_any_tokens_show_what_is_specified(token_ids: list[int], params: SamplingParams) -> None:
     check(token_ids, params, budget=100)
