@@ -9,6 +9,7 @@ costs the same wherever it stands.
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 
 from engine.tokenizer import Tokenizer
 
@@ -42,3 +43,8 @@ class IncrementalDetokenizer:
         """At the sample's end: U+FFFD for a character that was begun and never ended, else nothing."""
         self.pending = False
         return self._decoder.decode(b"", final=True)
+
+
+def detokenizers(tokenizer: Tokenizer) -> Callable[[bool], IncrementalDetokenizer]:
+    """Whether to skip special tokens -> a detokenizer of one sample: what an engine makes them with."""
+    return lambda skip_special_tokens: IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)

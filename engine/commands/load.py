@@ -27,7 +27,7 @@ from engine.checkpoint import (
 )
 from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
-from engine.detokenize import IncrementalDetokenizer
+from engine.detokenize import detokenizers
 from engine.grammar import GrammarCompiler
 from engine.loop import AsyncEngine
 from engine.metrics import Metrics
@@ -137,7 +137,7 @@ def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) 
             else:
                 core = Engine(
                     build(num_kv_tokens=options.kv_cache_tokens),
-                    partial(_detokenizer, tokenizer),
+                    detokenizers(tokenizer),
                     eos_token_ids=ends,
                     settings=settings,
                     **limits,
@@ -184,10 +184,6 @@ def _settings(options: argparse.Namespace) -> EngineSettings:
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _detokenizer(tokenizer: Tokenizer, skip_special_tokens: bool) -> IncrementalDetokenizer:
-    return IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
 
 
 def _progress(console: Console) -> Progress:

@@ -28,13 +28,17 @@ from engine.core.scheduler import Plan, Scheduler
 from engine.core.sequence import Sequence
 from engine.core.settings import EngineSettings
 from engine.core.text import DetokenizerFactory, TextStream
-from reference.serving.request import FinishReason, Request, RequestError, RequestOutput
+from reference.serving.request import (
+    NOTHING_ALLOWED_ERROR,
+    UNUSABLE_LOGITS_ERROR,
+    FinishReason,
+    Request,
+    RequestError,
+    RequestOutput,
+)
 from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Batch, Runner, Ticket, TokenScores
 
 log = logging.getLogger(__name__)
-
-UNUSABLE = "the model's logits for the token at position {position} hold NaN or +inf, or nothing but -inf"
-NOTHING_LEFT = "every token that may be sampled at position {position} has probability 0"
 
 
 @dataclass(eq=False)
@@ -205,7 +209,7 @@ class Engine:
                     break
                 if scores.ranks[number] == 0:
                     position = len(sequence.prompt_logprobs)
-                    failed.append(self._fail(sequence, UNUSABLE.format(position=position)))
+                    failed.append(self._fail(sequence, UNUSABLE_LOGITS_ERROR.format(position=position)))
                 else:
                     token_id, num_top = int(batch.score_target[number]), sequence.params.prompt_logprobs or 0
                     sequence.prompt_logprobs.append(token_logprobs(scores, number, token_id, num_top))
@@ -216,7 +220,7 @@ class Engine:
         params = sequence.params
         if token_id < 0:
             position = len(sequence.tokens)
-            message = {UNUSABLE_LOGITS: UNUSABLE, NOTHING_ALLOWED: NOTHING_LEFT}[token_id]
+            message = {UNUSABLE_LOGITS: UNUSABLE_LOGITS_ERROR, NOTHING_ALLOWED: NOTHING_ALLOWED_ERROR}[token_id]
             return self._fail(sequence, message.format(position=position))
         sequence.tokens.append(token_id)
         num_output = len(sequence.tokens) - sequence.num_prompt

@@ -149,9 +149,7 @@ class Rows:
         target: list[int] = []
         num_top = 0
         for (sequence, num_tokens), start in zip(rows, query_start.tolist(), strict=False):
-            if sequence.is_plain or sequence.params.prompt_logprobs is None:
-                continue
-            if sequence.num_scored >= sequence.num_prompt:
+            if sequence.params.prompt_logprobs is None or sequence.num_scored >= sequence.num_prompt:
                 continue
             first = sequence.num_computed - num_tokens
             begin, end = sequence.num_scored, min(sequence.num_computed + 1, sequence.num_prompt)

@@ -26,7 +26,7 @@ from engine.core.scheduler import Scheduler
 from engine.core.sequence import Sequence as Sample
 from engine.core.settings import EngineSettings
 from engine.core.text import TextStream
-from engine.detokenize import IncrementalDetokenizer
+from engine.detokenize import detokenizers
 from engine.tokenizer import Tokenizer
 from reference.serving.request import Request, SamplingParams
 from reference.serving.runner import NOT_SAMPLED, Batch, StepOutput
@@ -86,7 +86,7 @@ def step_times(tokenizer: Tokenizer, running: int, steps: int) -> list[float]:
     num_blocks = running * -(-max_model_len // BLOCK_SIZE)
     engine = Engine(
         Instant(num_blocks, tokenizer.encode(" the")[0]),
-        lambda skip: IncrementalDetokenizer(tokenizer, skip_special_tokens=skip),
+        detokenizers(tokenizer),
         eos_token_ids=(),
         num_token_ids=tokenizer.num_token_ids,
         max_model_len=max_model_len,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import islice
 
 from engine.core.engine import Engine
 from parity.bench.workload import Work
@@ -20,19 +21,16 @@ def serve(engine: Engine, work: Sequence[Work], concurrency: int) -> float:
         )
         for number, one in enumerate(work)
     ]
-    waiting, running, tokens = iter(requests), 0, 0
+    waiting, tokens = iter(requests), 0
     start = time.perf_counter()
-    for request in requests[:concurrency]:
-        engine.add(next(waiting, request))
-        running += 1
+    for request in islice(waiting, concurrency):
+        engine.add(request)
     while engine.has_work():
         for output in engine.step():
             tokens += len(output.token_ids)
             if output.finish_reason is not None:
-                running -= 1
-                if (request := next(waiting, None)) is not None:  # type: ignore[assignment]
+                for request in islice(waiting, 1):
                     engine.add(request)
-                    running += 1
     seconds = time.perf_counter() - start
     assert tokens == sum(one.num_output for one in work), "the engine lost tokens"
     return seconds

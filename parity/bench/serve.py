@@ -6,7 +6,6 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from engine.cache import cache_directory
 from engine.checkpoint import Checkpoint, dummy_checkpoint, open_checkpoint, resolve_model, shape_file
 from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
-from engine.detokenize import IncrementalDetokenizer
+from engine.detokenize import detokenizers
 from engine.panels import named
 from engine.tokenizer import Tokenizer
 from engine.usage import UsageError
@@ -91,7 +90,7 @@ def _measure(options: argparse.Namespace, dtype: str, console: Console) -> list[
         max_num_batched_tokens=max(options.max_num_batched_tokens, concurrency),
         prefix_cache=False,  # or the repetition of a workload would find its prompts there
     )
-    engine = Engine(runner, partial(_detokenizer, tokenizer), eos_token_ids=(), settings=settings, **limits)
+    engine = Engine(runner, detokenizers(tokenizer), eos_token_ids=(), settings=settings, **limits)
     peer = None
     if options.peer == "transformers":
         from parity.bench.transformers_side import TransformersPeer
@@ -155,7 +154,3 @@ class _Converted(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._tensors)
-
-
-def _detokenizer(tokenizer: Tokenizer, skip_special_tokens: bool) -> IncrementalDetokenizer:
-    return IncrementalDetokenizer(tokenizer, skip_special_tokens=skip_special_tokens)

@@ -8,15 +8,15 @@ also holds its position, an error that names the slot. It shows in seconds what 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from reference.kernels.log_probs import token_log_probs
 from reference.kernels.sampling import is_usable
+from reference.model.in_flight import InFlight
 from reference.model.sample_rows import rows_that_sample, sample_rows, scores_of_batch
-from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutput, TokenScores
+from reference.serving.runner import NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 _WORD = 2**64 - 1
 UNWRITTEN = -1  # position of a slot that holds nothing
@@ -53,29 +53,19 @@ class HistoryRunner:
         self.num_blocks, self.block_size = num_blocks, block_size
         self.positions = np.full(num_blocks * block_size, UNWRITTEN, np.int64)
         self.prints = np.zeros(num_blocks * block_size, np.uint64)
-        self._in_flight: deque[tuple[int, StepOutput]] = deque()
-        self._num_submitted = 0
+        self._in_flight = InFlight[StepOutput]()
         self._previous = np.empty(0, np.int32)  # what each row of the last batch sampled
 
     def submit(self, batch: Batch) -> int:
-        if len(self._in_flight) == MAX_IN_FLIGHT:
-            raise ValueError(f"{MAX_IN_FLIGHT} batches are in flight already; take a result first")
+        self._in_flight.check_room()
         token_ids = self._known(batch.token_ids)
         self._write(batch, token_ids)
         output = self._sampled(batch)
         self._previous = output.token_ids
-        self._num_submitted += 1
-        self._in_flight.append((self._num_submitted, output))
-        return self._num_submitted
+        return self._in_flight.add(output)
 
     def result(self, ticket: int) -> StepOutput:
-        if not self._in_flight:
-            raise ValueError("no batch is in flight")
-        expected, output = self._in_flight[0]
-        if ticket != expected:
-            raise ValueError(f"results are taken in order: expected ticket {expected}, got {ticket}")
-        self._in_flight.popleft()
-        return output
+        return self._in_flight.take(ticket)
 
     def reset(self) -> None:
         self._in_flight.clear()

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -30,12 +29,12 @@ from reference.kernels.log_probs import log_softmax, token_log_probs
 from reference.kernels.rope import rope_table
 from reference.kernels.sampling import is_usable
 from reference.model.config import ModelConfig
+from reference.model.in_flight import InFlight
 from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
+from reference.model.padding import bucket_blocks, bucket_rows, padded, padded_rows
 from reference.model.qwen3 import Positions, after_attention, before_attention, decoder_layer, logits
 from reference.model.runner import LOGIT_ROWS, bucket_length, keep_compiled_code
 from reference.model.sample_rows import (
-    SamplingRows,
-    Stages,
     largest,
     rows_that_sample,
     sample_rows,
@@ -44,23 +43,12 @@ from reference.model.sample_rows import (
 from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Layer, load_weights, widened
 from reference.serving.request import MAX_TOP_LOGPROBS
-from reference.serving.runner import MAX_IN_FLIGHT, NOT_SAMPLED, Batch, StepOutput, TokenScores
+from reference.serving.runner import NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 BLOCK_SIZE = 16  # tokens
 SEQUENCES = 16  # of full length, for which there is KV memory by default
 MEMORY_SHARE = 1 / 8  # of the machine's memory, at most, for KV memory, and for weights in float32
-SMALLEST_HISTORY = 256  # tokens to which histories are padded; then to powers of two
 MAX_ROWS = 1024  # samples of the last batch that the next can refer to
-
-
-def bucket_rows(count: int) -> int:
-    """The padded number of rows: 1, 2, 4, 8, then as lengths of sequences."""
-    return 1 << (count - 1).bit_length() if count <= 8 else bucket_length(count)
-
-
-def bucket_blocks(count: int) -> int:
-    """The padded width of a block table: a power of two."""
-    return max(4, 1 << (count - 1).bit_length())
 
 
 class RowGroup(NamedTuple):
@@ -74,7 +62,6 @@ class RowGroup(NamedTuple):
 class _Done(NamedTuple):
     """The arrays of a batch, on their way."""
 
-    ticket: int
     batch: Batch
     rows: np.ndarray  # those that sample
     token_ids: Array | None  # i32 [>= len(rows)]
@@ -112,8 +99,7 @@ class PagedRunner:
         self._ends = weights._replace(layers=(), mtp=None)  # what stands before and after the layers
         cos, sin = rope_table(config.rope, config.head_dim, max_model_len)
         self._cos, self._sin = jnp.asarray(cos), jnp.asarray(sin)
-        self._in_flight: deque[_Done] = deque()
-        self._num_submitted = 0
+        self._in_flight = InFlight[_Done]()
         self.reset()
         self._compile()
 
@@ -171,8 +157,7 @@ class PagedRunner:
         self._scores = jax.jit(token_scores, static_argnums=2)
 
     def submit(self, batch: Batch) -> int:
-        if len(self._in_flight) == MAX_IN_FLIGHT:
-            raise ValueError(f"{MAX_IN_FLIGHT} batches are in flight already; take a result first")
+        self._in_flight.check_room()
         if batch.num_rows > MAX_ROWS:
             raise ValueError(f"a batch has {batch.num_rows} rows; at most {MAX_ROWS} are supported")
         x = self._forward(batch)
@@ -181,17 +166,10 @@ class PagedRunner:
         prompt_scores = self._prompt_scores(batch, x)
         if len(rows):
             token_ids, scores = self._sampled(batch, rows, x)
-        self._num_submitted += 1
-        self._in_flight.append(_Done(self._num_submitted, batch, rows, token_ids, scores, prompt_scores))
-        return self._num_submitted
+        return self._in_flight.add(_Done(batch, rows, token_ids, scores, prompt_scores))
 
     def result(self, ticket: int) -> StepOutput:
-        if not self._in_flight:
-            raise ValueError("no batch is in flight")
-        done = self._in_flight[0]
-        if ticket != done.ticket:
-            raise ValueError(f"results are taken in order: expected ticket {done.ticket}, got {ticket}")
-        self._in_flight.popleft()
+        done = self._in_flight.take(ticket)
         token_ids = np.full(done.batch.num_rows, NOT_SAMPLED, np.int32)
         if done.token_ids is not None:
             token_ids[done.rows] = np.asarray(done.token_ids)[: len(done.rows)]
@@ -213,9 +191,9 @@ class PagedRunner:
             raise ValueError("rows of one token come before longer ones")
         decodes_only = num_decode == batch.num_rows
         num_tokens = bucket_rows(batch.num_tokens) if decodes_only else bucket_length(batch.num_tokens)
-        token_ids = _padded(batch.token_ids, num_tokens, 0)
-        slots = _padded(batch.slot_mapping.astype(np.int32), num_tokens, -1)
-        index = _padded(batch.positions, num_tokens, 0)
+        token_ids = padded(batch.token_ids, num_tokens, 0)
+        slots = padded(batch.slot_mapping.astype(np.int32), num_tokens, -1)
+        index = padded(batch.positions, num_tokens, 0)
         positions = Positions(index, self._cos, self._sin)
         x = self._embed(token_ids, self._previous, self._ends.embedding)
         groups = [_group(batch, row, row + 1) for row in range(num_decode, batch.num_rows)]
@@ -236,11 +214,11 @@ class PagedRunner:
 
     def _sampled(self, batch: Batch, rows: np.ndarray, x: Array) -> tuple[Array, tuple[Array, ...] | None]:
         num_rows = bucket_rows(len(rows))
-        index = _padded(batch.query_start[1:][rows] - 1, num_rows, 0)
+        index = padded(batch.query_start[1:][rows] - 1, num_rows, 0)
         row_logits = self._logits(self._ends, self._rows(x, index))
         arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
-        arrays = _padded_rows(arrays, stages, num_rows)
-        numbers = _padded(rows.astype(np.int32), num_rows, MAX_ROWS)
+        arrays = padded_rows(arrays, stages, num_rows)
+        numbers = padded(rows.astype(np.int32), num_rows, MAX_ROWS)
         if stages.adjusts:
             arrays = arrays._replace(history=self._known(arrays.history, self._previous))
         token_ids = sample_rows(row_logits, arrays, stages, self._num_token_ids, run=_compiled)
@@ -251,8 +229,8 @@ class PagedRunner:
     def _prompt_scores(self, batch: Batch, x: Array) -> list[tuple[Array, ...]]:
         scores = []
         for start in range(0, len(batch.score_index), LOGIT_ROWS):
-            index = _padded(batch.score_index[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
-            target = _padded(batch.score_target[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
+            index = padded(batch.score_index[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
+            target = padded(batch.score_target[start : start + LOGIT_ROWS], LOGIT_ROWS, 0)
             row_logits = self._logits(self._ends, self._rows(x, index))
             scores.append(self._scores(row_logits, target, self._num_top(batch.score_num_top)))
         return scores
@@ -293,38 +271,8 @@ def _group(batch: Batch, begin: int, end: int) -> tuple[RowGroup, int]:
     table = np.full((num_rows, width), -1, np.int32)
     used = min(width, batch.block_table.shape[1])
     table[: end - begin, :used] = batch.block_table[begin:end, :used]
-    group = RowGroup(table, _padded(start, num_rows + 1, start[-1]), _padded(seq_lens, num_rows, 0))
+    group = RowGroup(table, padded(start, num_rows + 1, start[-1]), padded(seq_lens, num_rows, 0))
     return group, longest if longest == 1 else bucket_length(longest)
-
-
-def _padded(array: np.ndarray, length: int, value: int) -> np.ndarray:
-    out = np.full((length, *array.shape[1:]), value, array.dtype)
-    out[: len(array)] = array
-    return out
-
-
-def _padded_rows(rows: SamplingRows, stages: Stages, num_rows: int) -> SamplingRows:
-    """Sampling parameters of padded rows. What no stage reads has no width, so that it asks for no new code."""
-    ones = ("temperature", "top_p", "repetition")  # the others are 0 on padding, or -1
-    ids = ("bias_ids", "banned_ids", "mask_row")
-    padded = {}
-    for name, value in rows._asdict().items():
-        if name in ("history", "history_row", "history_is_prompt"):
-            length = max(SMALLEST_HISTORY, 1 << (len(value) - 1).bit_length()) if stages.adjusts else 0
-            padded[name] = _padded(value, length, num_rows if name == "history_row" else 0)
-        elif name == "mask":
-            padded[name] = _padded(value, bucket_rows(len(value)) if len(value) else 0, 0)
-        else:
-            fill = 1 if name in ones else -1 if name in ids else 0
-            wide = _widened_columns(value, fill) if stages.adjusts and value.ndim == 2 and name != "seed" else value
-            padded[name] = _padded(wide, num_rows, fill)
-    return SamplingRows(**padded)
-
-
-def _widened_columns(array: np.ndarray, value: int) -> np.ndarray:
-    out = np.full((len(array), bucket_length(max(1, array.shape[1]))), value, array.dtype)
-    out[:, : array.shape[1]] = array
-    return out
 
 
 def build_runner(

@@ -30,6 +30,8 @@ from reference.kernels.sampling import (
 )
 from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling, TokenScores
 
+FEW, MANY = 64, 1024  # candidates: Qwen3's own top-k is 20; a nucleus of more than 1,024 tokens is rare
+
 
 class Stages(NamedTuple):
     """Which stages a batch uses: what compiled functions are specialized on, and so few that few are compiled."""
@@ -65,9 +67,6 @@ class SamplingRows(NamedTuple):
 
 def _directly(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
     return function(*arrays, **static)
-
-
-FEW, MANY = 64, 1024  # candidates: Qwen3's own top-k is 20; a nucleus of more than 1,024 tokens is rare
 
 
 def rows_that_sample(sampling: Sampling, seq_lens: np.ndarray) -> tuple[SamplingRows, Stages]:

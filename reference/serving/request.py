@@ -20,6 +20,11 @@ MAX_PRIORITY = 100
 PRIORITY_STEP = 64  # a step of priority is worth this many arrivals
 
 
+# What `RequestOutput.error` says where no token could be sampled.
+UNUSABLE_LOGITS_ERROR = "the model's logits for the token at position {position} hold NaN or +inf, or nothing but -inf"
+NOTHING_ALLOWED_ERROR = "every token that may be sampled at position {position} has probability 0"
+
+
 class RequestError(ValueError):
     """A request that cannot be served: `param` names the field, the message says why and what would be right."""
 

@@ -24,7 +24,7 @@ from reference.kernels.sampling import (
     penalize,
     perturb,
 )
-from reference.serving.request import Constraint, SamplingParams
+from reference.serving.request import NOTHING_ALLOWED_ERROR, Constraint, SamplingParams
 from reference.serving.usable import UnusableLogits, require_usable
 
 
@@ -54,7 +54,7 @@ def sample_token(
         )
     )
     if token_id < 0:
-        raise UnusableLogits(f"every token that may be sampled at position {position} has probability 0")
+        raise UnusableLogits(NOTHING_ALLOWED_ERROR.format(position=position))
     return int(token_id)
 
 

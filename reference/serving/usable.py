@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from reference.formats import Array
+from reference.kernels.sampling import is_usable
+from reference.serving.request import UNUSABLE_LOGITS_ERROR
 
 
 class UnusableLogits(ValueError):
@@ -16,7 +16,5 @@ def require_usable(
     position: int,  # of the token they are about
 ) -> None:
     """Errors: UnusableLogits if they define no distribution: NaN or +inf among them, or nothing but -inf."""
-    if not np.isfinite(np.max(logits)):
-        raise UnusableLogits(
-            f"the model's logits for the token at position {position} hold NaN or +inf, or nothing but -inf"
-        )
+    if not is_usable(logits[None, :])[0]:
+        raise UnusableLogits(UNUSABLE_LOGITS_ERROR.format(position=position))

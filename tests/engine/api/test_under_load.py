@@ -18,7 +18,7 @@ from engine.api.app import create_app
 from engine.api.served import ServedModel
 from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
-from engine.detokenize import IncrementalDetokenizer
+from engine.detokenize import detokenizers
 from reference.model.history_runner import HistoryModel, HistoryRunner
 from tests.engine.fakes import served_by
 from tests.engine.serving import serving
@@ -36,7 +36,7 @@ def engine_and_model(text_side: Path) -> tuple[Engine, ServedModel]:
         runner = HistoryRunner(model, num_token_ids=tokenizer.num_token_ids, num_blocks=60, block_size=8)
         return Engine(
             runner,
-            lambda skip: IncrementalDetokenizer(tokenizer, skip_special_tokens=skip),
+            detokenizers(tokenizer),
             eos_token_ids=eos_token_ids,
             num_token_ids=tokenizer.num_token_ids,
             max_model_len=MAX_MODEL_LEN,

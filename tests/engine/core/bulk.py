@@ -14,15 +14,13 @@ import numpy as np
 from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
 from reference.model.history_runner import HistoryModel, HistoryRunner
-from reference.serving.paging import conservation_errors
 from reference.serving.request import Request, SamplingParams
 from reference.serving.runner import NOT_SAMPLED, Batch, StepOutput
 from tests.engine.core.lockstep import Lockstep
-from tests.engine.core.traces import MAX_MODEL_LEN, TRUNKS, Arrival, play
-from tests.engine.core.vocabulary import detokenizer
+from tests.engine.core.tiny import BLOCK_SIZE, MAX_MODEL_LEN, check_and_poison, tiny_engine
+from tests.engine.core.traces import TRUNKS, Arrival, play
 from tests.reference.serving.fakes import EOS, NUM_TOKEN_IDS
 
-BLOCK_SIZE = 4
 BLOCKS = (MAX_MODEL_LEN // BLOCK_SIZE, MAX_MODEL_LEN // BLOCK_SIZE + 5, 200)
 ENDS = 7  # one token in so many is the end-of-sequence id
 MODEL = HistoryModel(128)
@@ -92,25 +90,11 @@ def check_random_trace(seed: int, *, lockstep: bool = True) -> Engine:
     chance = random.Random(seed)
     trace, settings, num_blocks = random_trace(chance), random_settings(chance), chance.choice(BLOCKS)
     runner = GreedyRunner(MODEL, num_token_ids=NUM_TOKEN_IDS, num_blocks=num_blocks, block_size=BLOCK_SIZE)
-    engine = Engine(
-        runner,
-        detokenizer,
-        eos_token_ids=[EOS],
-        num_token_ids=NUM_TOKEN_IDS,
-        max_model_len=MAX_MODEL_LEN,
-        settings=settings,
-    )
+    engine = tiny_engine(runner, settings)
     if lockstep:
         Lockstep(engine)
 
-    def after_step() -> None:
-        pool = engine.pool
-        tables = [sequence.blocks for sequence in engine.scheduler.running]
-        errors = conservation_errors(num_blocks, pool.free, pool.cached, tables, pool.references)
-        assert not errors, errors
-        runner.poison(pool.free)
-
-    played = play(engine, trace, after_step)
+    played = play(engine, trace, after_step=lambda: check_and_poison(engine))
     for arrival in trace:
         request = arrival.request
         expected = expected_tokens(request)

@@ -13,14 +13,12 @@ import pytest
 from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
 from reference.model.history_runner import HistoryModel, HistoryRunner
-from reference.serving.paging import conservation_errors
 from reference.serving.request import PRIORITY_STEP, FinishReason, Request, RequestError, RequestOutput, SamplingParams
 from reference.serving.runner import Batch, StepOutput
 from reference.serving.specification import Specification
-from tests.engine.core.vocabulary import detokenizer
+from tests.engine.core.tiny import BLOCK_SIZE, MAX_MODEL_LEN, check_conserved, tiny_engine
 from tests.reference.serving.fakes import EOS, NUM_TOKEN_IDS, VOCAB_SIZE, decode, ids_of, text_of, tokens_of
 
-BLOCK_SIZE, MAX_MODEL_LEN = 4, 40
 MODEL = HistoryModel(VOCAB_SIZE)
 
 Outputs = dict[tuple[str, int], list[RequestOutput]]
@@ -30,16 +28,8 @@ def engine_of(
     *, num_blocks: int = 64, model: HistoryModel = MODEL, observer: Any = None, clock: Any = None, **settings: Any
 ) -> Engine:
     runner = HistoryRunner(model, num_token_ids=NUM_TOKEN_IDS, num_blocks=num_blocks, block_size=BLOCK_SIZE)
-    return Engine(
-        runner,
-        detokenizer,
-        eos_token_ids=[EOS],
-        num_token_ids=NUM_TOKEN_IDS,
-        max_model_len=MAX_MODEL_LEN,
-        settings=EngineSettings(**settings),
-        observer=observer,
-        **({} if clock is None else {"clock": clock}),
-    )
+    options = {} if clock is None else {"clock": clock}
+    return tiny_engine(runner, EngineSettings(**settings), observer=observer, **options)
 
 
 def request(name: str = "r", prompt: Sequence[int] = (7,), priority: int = 0, **params: Any) -> Request:
@@ -72,7 +62,7 @@ def check_idle(engine: Engine) -> None:
     assert not engine.has_work() and engine.step() == []
     pool = engine.pool
     assert pool.num_idle == pool.num_blocks and not any(pool.references)
-    assert not conservation_errors(pool.num_blocks, pool.free, pool.cached, [], pool.references)
+    check_conserved(engine)
     assert not engine.scheduler.running and not engine.scheduler.num_waiting
     assert sorted(engine._rows._slots) == list(range(engine.settings.max_num_seqs))
 
@@ -195,14 +185,7 @@ class Failing(HistoryRunner):
 def test_a_runner_that_fails_drops_all_requests_and_the_engine_is_as_new(fails: str, overlap: bool) -> None:
     runner = Failing(MODEL, num_token_ids=NUM_TOKEN_IDS, num_blocks=20, block_size=BLOCK_SIZE)
     settings = EngineSettings(max_num_seqs=2, overlap=overlap)
-    engine = Engine(
-        runner,
-        detokenizer,
-        eos_token_ids=[EOS],
-        num_token_ids=NUM_TOKEN_IDS,
-        max_model_len=MAX_MODEL_LEN,
-        settings=settings,
-    )
+    engine = tiny_engine(runner, settings)
     requests = [request(name, prompt=range(60, 70), n=2) for name in "abc"]
     for _ in range(2):  # and it can happen again
         for each in requests:

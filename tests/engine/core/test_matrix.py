@@ -6,7 +6,7 @@ priorities}. float32. KV memory is NaN to begin with, and whatever no sample hol
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 import jax
@@ -16,21 +16,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
 from reference.formats import Array
 from reference.model.paged_runner import PagedRunner
 from reference.model.runner import JaxRunner
-from reference.serving.paging import conservation_errors
 from reference.serving.runner import Batch, StepOutput
 from reference.serving.served_model import ServedModel
 from tests.engine.core.rung2 import Judgement, judge
-from tests.engine.core.traces import MAX_MODEL_LEN, Arrival, play, traces
-from tests.engine.core.vocabulary import detokenizer
+from tests.engine.core.tiny import BLOCK_SIZE, MAX_MODEL_LEN, check_and_poison, tiny_engine
+from tests.engine.core.traces import Arrival, play, traces
 from tests.reference.model.models import random_checkpoint
 from tests.reference.serving.fakes import EOS, NUM_TOKEN_IDS, VOCAB_SIZE, decode
 
-BLOCK_SIZE = 4
 NEEDED = MAX_MODEL_LEN // BLOCK_SIZE
 BLOCKS = {"tiny": NEEDED, "tight": NEEDED + 5, "plenty": 64}
 MODELS: Mapping[str, str] = {"dense": "qwen3", "moe": "qwen3_moe"}
@@ -76,7 +73,7 @@ class FewerBlocks:
     def reset(self) -> None:
         self.runner.reset()
 
-    def poison(self, blocks: Iterator[int] | range | list[int]) -> None:
+    def poison(self, blocks: Iterable[int]) -> None:
         mask = np.zeros(self.runner.num_blocks, np.bool_)
         mask[list(blocks)] = True
         self.runner.kv = _poisoned(self.runner.kv, mask)
@@ -85,23 +82,8 @@ class FewerBlocks:
 def check(name: str, trace: list[Arrival], num_blocks: int, chosen: EngineSettings, judgement: Judgement) -> None:
     served, paged = models(name)
     runner = FewerBlocks(paged, num_blocks)
-    engine = Engine(
-        runner,
-        detokenizer,
-        eos_token_ids=[EOS],
-        num_token_ids=NUM_TOKEN_IDS,
-        max_model_len=MAX_MODEL_LEN,
-        settings=chosen,
-    )
-
-    def after_step() -> None:
-        pool = engine.pool
-        tables = [sequence.blocks for sequence in engine.scheduler.running]
-        errors = conservation_errors(num_blocks, pool.free, pool.cached, tables, pool.references)
-        assert not errors, errors
-        runner.poison(pool.free)
-
-    played = play(engine, trace, after_step)
+    engine = tiny_engine(runner, chosen)
+    played = play(engine, trace, after_step=lambda: check_and_poison(engine))
     for arrival in trace:
         request = arrival.request
         for index in range(request.params.n):

@@ -13,49 +13,30 @@ from hypothesis import strategies as st
 from engine.core.engine import Engine
 from engine.core.settings import EngineSettings
 from reference.model.history_runner import HistoryModel, HistoryRunner
-from reference.serving.paging import conservation_errors
 from reference.serving.specification import Specification
 from tests.engine.core.lockstep import Lockstep
-from tests.engine.core.traces import MAX_MODEL_LEN, Arrival, Played, check_same, play, specified, traces
-from tests.engine.core.vocabulary import detokenizer
+from tests.engine.core.tiny import BLOCK_SIZE, MAX_MODEL_LEN, check_and_poison, tiny_engine
+from tests.engine.core.traces import Arrival, Played, check_same, play, specified, traces
 from tests.reference.serving.fakes import EOS, NUM_TOKEN_IDS, VOCAB_SIZE, decode
 
 MODEL = HistoryModel(VOCAB_SIZE)
-BLOCK_SIZE = 4
 # Blocks of 4 tokens: what one sequence of full length needs, a little more, and plenty.
 TINY, TIGHT, PLENTY = MAX_MODEL_LEN // BLOCK_SIZE, MAX_MODEL_LEN // BLOCK_SIZE + 5, 400
 
 
 def engine_of(num_blocks: int, chosen: EngineSettings) -> Engine:
     runner = HistoryRunner(MODEL, num_token_ids=NUM_TOKEN_IDS, num_blocks=num_blocks, block_size=BLOCK_SIZE)
-    return Engine(
-        runner,
-        detokenizer,
-        eos_token_ids=[EOS],
-        num_token_ids=NUM_TOKEN_IDS,
-        max_model_len=MAX_MODEL_LEN,
-        settings=chosen,
-    )
+    return tiny_engine(runner, chosen)
 
 
 def specification() -> Specification:
     return Specification(MODEL, decode, eos_token_ids=[EOS], num_token_ids=NUM_TOKEN_IDS, max_model_len=MAX_MODEL_LEN)
 
 
-def check_blocks(engine: Engine) -> None:
-    """Blocks are conserved and counted rightly; then free ones are poisoned."""
-    pool = engine.pool
-    tables = [sequence.blocks for sequence in engine.scheduler.running]
-    errors = conservation_errors(pool.num_blocks, pool.free, pool.cached, tables, pool.references)
-    assert not errors, errors
-    assert isinstance(engine.runner, HistoryRunner)
-    engine.runner.poison(pool.free)
-
-
 def check_trace(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> Played:
     engine = engine_of(num_blocks, chosen)
     lockstep = Lockstep(engine)
-    played = play(engine, trace, after_step=lambda: check_blocks(engine))
+    played = play(engine, trace, after_step=lambda: check_and_poison(engine))
     check_same(played, specified(specification(), trace))
     assert engine.pool.num_idle == num_blocks, "blocks were left behind"
     assert not engine.scheduler.running and not engine.scheduler.num_waiting

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from hypothesis import strategies as st
 
 from engine.core.engine import Engine
 from reference.serving.request import Request, RequestOutput, SamplingParams
 from reference.serving.specification import Specification
+from tests.engine.core.tiny import MAX_MODEL_LEN
 from tests.reference.serving.fakes import EOS
 
 Outputs = dict[tuple[str, int], list[RequestOutput]]
 
-MAX_MODEL_LEN = 40
 # Prompts that share beginnings of many lengths, whole blocks and not.
 TRUNKS = (
     tuple(range(60, 60 + MAX_MODEL_LEN)),
@@ -41,7 +42,6 @@ class Played:
     outputs: Outputs = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)  # before they were finished
     steps: int = 0
-    preemptions: int = 0
 
 
 @st.composite
@@ -59,30 +59,30 @@ def sampling(draw: st.DrawFn, *, greedy: bool | None = None) -> SamplingParams:
     """Every parameter that an engine handles by itself occurs, most often none does."""
     greedy = draw(st.booleans()) if greedy is None else greedy
 
-    def sometimes(values: st.SearchStrategy, otherwise: object) -> object:
+    def sometimes(values: st.SearchStrategy, otherwise: Any) -> Any:
         return draw(values) if draw(st.integers(0, 3)) == 0 else otherwise
 
     max_tokens = draw(st.one_of(st.none(), st.integers(1, 12)))
     return SamplingParams(
-        n=sometimes(st.integers(2, 3), 1),  # type: ignore[arg-type]
+        n=sometimes(st.integers(2, 3), 1),
         temperature=0.0 if greedy else draw(st.sampled_from([0.5, 1.0, 3.0])),
-        top_k=sometimes(st.integers(1, 5), 0),  # type: ignore[arg-type]
-        top_p=sometimes(st.sampled_from([0.2, 0.9]), 1.0),  # type: ignore[arg-type]
-        min_p=sometimes(st.sampled_from([0.05, 0.5]), 0.0),  # type: ignore[arg-type]
-        repetition_penalty=sometimes(st.sampled_from([1.5, 0.7]), 1.0),  # type: ignore[arg-type]
-        presence_penalty=sometimes(st.sampled_from([1.5, -1.5]), 0.0),  # type: ignore[arg-type]
-        frequency_penalty=sometimes(st.sampled_from([1.0]), 0.0),  # type: ignore[arg-type]
-        logit_bias=sometimes(st.dictionaries(st.sampled_from([EOS, 97, 98]), st.sampled_from([-100.0, 5.0])), {}),  # type: ignore[arg-type]
-        allowed_token_ids=sometimes(st.sampled_from([(97, 98, EOS), tuple(range(60, 130))]), None),  # type: ignore[arg-type]
+        top_k=sometimes(st.integers(1, 5), 0),
+        top_p=sometimes(st.sampled_from([0.2, 0.9]), 1.0),
+        min_p=sometimes(st.sampled_from([0.05, 0.5]), 0.0),
+        repetition_penalty=sometimes(st.sampled_from([1.5, 0.7]), 1.0),
+        presence_penalty=sometimes(st.sampled_from([1.5, -1.5]), 0.0),
+        frequency_penalty=sometimes(st.sampled_from([1.0]), 0.0),
+        logit_bias=sometimes(st.dictionaries(st.sampled_from([EOS, 97, 98]), st.sampled_from([-100.0, 5.0])), {}),
+        allowed_token_ids=sometimes(st.sampled_from([(97, 98, EOS), tuple(range(60, 130))]), None),
         seed=draw(st.integers(0, 3)),
         max_tokens=max_tokens,
-        min_tokens=sometimes(st.integers(1, max_tokens or 4), 0),  # type: ignore[arg-type]
-        stop=sometimes(st.sampled_from([("a",), ("bc", "ca"), ("\ufffd",)]), ()),  # type: ignore[arg-type]
-        stop_token_ids=sometimes(st.sampled_from([(97,), (98, 99)]), ()),  # type: ignore[arg-type]
-        ignore_eos=sometimes(st.booleans(), False),  # type: ignore[arg-type]
-        include_stop_str_in_output=sometimes(st.booleans(), False),  # type: ignore[arg-type]
-        logprobs=sometimes(st.integers(0, 3), None),  # type: ignore[arg-type]
-        prompt_logprobs=sometimes(st.integers(0, 2), None),  # type: ignore[arg-type]
+        min_tokens=sometimes(st.integers(1, max_tokens or 4), 0),
+        stop=sometimes(st.sampled_from([("a",), ("bc", "ca"), ("\ufffd",)]), ()),
+        stop_token_ids=sometimes(st.sampled_from([(97,), (98, 99)]), ()),
+        ignore_eos=sometimes(st.booleans(), False),
+        include_stop_str_in_output=sometimes(st.booleans(), False),
+        logprobs=sometimes(st.integers(0, 3), None),
+        prompt_logprobs=sometimes(st.integers(0, 2), None),
     )
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from engine.core.text import Detokenizer
-from engine.detokenize import IncrementalDetokenizer
+from engine.detokenize import detokenizers
 from tests.reference.serving.fakes import SPECIAL, TOKENS
 
 
@@ -14,5 +13,4 @@ class TinyTokenizer:
         return TOKENS[token_id] if token_id < len(TOKENS) else b""
 
 
-def detokenizer(skip_special_tokens: bool) -> Detokenizer:
-    return IncrementalDetokenizer(TinyTokenizer(), skip_special_tokens=skip_special_tokens)  # type: ignore[arg-type]
+detokenizer = detokenizers(TinyTokenizer())  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ from reference.kernels.log_probs import log_softmax, token_log_probs
 from reference.model import paged_runner
 from reference.model.config import ModelConfig
 from reference.model.kv_memory import storage_dtype
-from reference.model.paged_runner import MAX_ROWS, PagedRunner, bucket_blocks, bucket_rows, build_runner, token_scores
+from reference.model.padding import bucket_blocks, bucket_rows
+from reference.model.paged_runner import MAX_ROWS, PagedRunner, build_runner, token_scores
 from reference.model.runner import JaxRunner
 from reference.serving.runner import NOT_SAMPLED, UNUSABLE_LOGITS, Batch, StepOutput
 from tests.reference.model.batches import Fed, batch_of

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference.model.paged_runner import _compiled, _known, _padded_rows, bucket_rows
+from reference.model.padding import bucket_rows, padded_rows
+from reference.model.paged_runner import _compiled, _known
 from reference.model.sample_rows import (
     FEW,
     MANY,
@@ -141,7 +142,7 @@ def compiled(
     num_rows = bucket_rows(len(logits))
     padded = np.full((num_rows, logits.shape[1]), np.nan, np.float32)
     padded[: len(logits)] = logits
-    rows = _further_padded(_padded_rows(rows, stages, num_rows), num_rows)
+    rows = _further_padded(padded_rows(rows, stages, num_rows), num_rows)
     rows = rows._replace(history=_compiled(_known, rows.history, previous))
     return np.asarray(sample_rows(padded, rows, stages, num_token_ids, run=_compiled))[: len(logits)]
 
@@ -428,7 +429,7 @@ def test_padding_of_rows_changes_no_token(seed: int) -> None:
     logits = np.stack([row.logits for row in rows if row.samples])
     plain = with_numpy(logits, arrays, stages, previous, 90)
     padded = np.concatenate([logits, np.full((8 - len(logits), 95), np.nan, np.float32)])
-    actual = with_numpy(padded, _padded_rows(arrays, stages, 8), stages, previous, 90)
+    actual = with_numpy(padded, padded_rows(arrays, stages, 8), stages, previous, 90)
     np.testing.assert_array_equal(actual[: len(plain)], plain)
     assert (actual[len(plain) :] == UNUSABLE_LOGITS).all()
 
