@@ -43,10 +43,11 @@ _OWN_VARIABLES = frozenset({"messages", "tools", "documents", "add_generation_pr
 class ChatTemplate:
     """The template of a checkpoint, compiled. `variables`: the names it may read from outside besides messages and
     tools, such as `enable_thinking`; those that it gives a value itself on one path only are among them. `reads_tools`:
-    is there a place for tools?"""
+    is there a place for tools? `thinks`: does it know of thoughts?"""
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str], source: Path) -> None:
         environment = _environment()
+        self._texts = tuple(templates.values())
         self._compiled = {}
         variables: set[str] = set()
         for name, text in templates.items():
@@ -58,6 +59,7 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.reads_tools = "tools" in variables or _TOOL_USE in templates
         self.variables = frozenset(variables - _OWN_VARIABLES - set(environment.globals))
+        self.thinks = "enable_thinking" in self.variables or self.mentions("<think>")
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> ChatTemplate | None:
@@ -78,6 +80,10 @@ class ChatTemplate:
         special = {name: raw[name] for name in _SPECIAL_TOKENS if raw.get(name) is not None}
         contents = {name: value["content"] if isinstance(value, dict) else value for name, value in special.items()}
         return cls(templates, contents, source)
+
+    def mentions(self, text: str) -> bool:
+        """Does a text occur anywhere in the template?"""
+        return any(text in template for template in self._texts)
 
     def render(
         self,

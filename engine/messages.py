@@ -4,6 +4,7 @@
     role                system, user, assistant or tool; developer is the newer name of system
     tool_calls          arguments as an object where they are a JSON object in a string, as OpenAI writes them
     reasoning_content   also taken from its other name, reasoning
+    answers of tools    in the order of the calls, for templates that do not write the ids
     null fields         left out
 
 Errors: ValueError that names the message by its index and says what would be right.
@@ -23,7 +24,7 @@ def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     """The same conversation in the plain form; what came in is left as it is."""
     if not messages:
         raise ValueError("messages is empty; a conversation has at least one")
-    return [_plain(f"messages[{index}]", message) for index, message in enumerate(messages)]
+    return _in_order_of_calls([_plain(f"messages[{index}]", message) for index, message in enumerate(messages)])
 
 
 def _plain(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +41,23 @@ def _plain(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     if "tool_calls" in plain:
         plain["tool_calls"] = _tool_calls(f"{where}.tool_calls", plain["tool_calls"])
     return plain
+
+
+def _in_order_of_calls(plain: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    keys: list[tuple[int, int]] = []  # (the message, or the first answer of a row of them; which call it answers)
+    calls: list[Any] = []
+    for index, message in enumerate(plain):
+        if message["role"] != "tool":
+            calls = [call.get("id") for call in message.get("tool_calls", ())]
+            keys.append((index, 0))
+            continue
+        first = keys[-1][0] if index and plain[index - 1]["role"] == "tool" else index
+        call_id = message.get("tool_call_id")
+        if call_id is not None and call_id not in calls:
+            where = f"messages[{index}].tool_call_id"
+            raise ValueError(f"{where} is {call_id!r}; the message before the tools' answers makes no such call")
+        keys.append((first, index if call_id is None else calls.index(call_id)))
+    return [plain[index] for index in sorted(range(len(plain)), key=keys.__getitem__)]
 
 
 def _text(where: str, content: Any) -> str:

@@ -19,6 +19,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from engine.api.logprobs import prompt_logprobs, with_top
+from engine.api.pieces import Content, Piece
 from engine.api.protocol import GenerationRequest, StreamOptions
 from engine.api.served import ServedModel
 from engine.api.streaming import EventStream, event, until_disconnect
@@ -51,12 +52,16 @@ class Answer(ABC):
         self._completion_tokens = 0
 
     @abstractmethod
-    def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
+    def choice(self, index: int, outputs: list[RequestOutput]) -> dict[str, Any]:
         """A choice of a whole answer, from all that its sample put out."""
 
     @abstractmethod
     def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
         """The choices that an output adds to a stream."""
+
+    def pieces(self, index: int, output: RequestOutput) -> list[Piece]:
+        """What an output adds to the text of a choice, taken apart. For each output in turn, once."""
+        return [Content(output.text)] if output.text else []
 
     def of_prompt(self, output: RequestOutput) -> dict[str, Any]:
         """`prompt_logprobs`, where they are asked for: beside a sample's text in completions, beside the choices in
@@ -67,7 +72,7 @@ class Answer(ABC):
         return {"prompt_logprobs": prompt_logprobs(self.served.tokenizer, entries)}
 
     def beside_choices(self, output: RequestOutput) -> dict[str, Any]:
-        """What a whole answer holds beside its choices, of which `output` is the first."""
+        """What a whole answer holds beside its choices; `output` is the first of the first."""
         return {}
 
     async def respond(self, http: HttpRequest) -> Response:
@@ -93,9 +98,8 @@ class Answer(ABC):
         async with aclosing(self.outputs()) as outputs:
             async for index, output in outputs:
                 samples.setdefault(index, []).append(output)
-        joined = {index: join(samples[index]) for index in sorted(samples)}
-        choices = [self.choice(index, output) for index, output in joined.items()]
-        return self._object(self.kind, choices) | {"usage": self._usage()} | self.beside_choices(joined[0])
+        choices = [self.choice(index, samples[index]) for index in sorted(samples)]
+        return self._object(self.kind, choices) | {"usage": self.usage()} | self.beside_choices(samples[0][0])
 
     async def _events(self) -> AsyncGenerator[str, None]:
         options = self.body.stream_options or StreamOptions()
@@ -104,12 +108,12 @@ class Answer(ABC):
                 for choice in self.chunks(index, output):
                     chunk = self._object(self.chunk_kind, [choice])
                     if options.continuous_usage_stats:
-                        chunk["usage"] = self._usage()
+                        chunk["usage"] = self.usage()
                     elif options.include_usage:
                         chunk["usage"] = None
                     yield event(chunk)
         if options.include_usage:
-            yield event(self._object(self.chunk_kind, []) | {"usage": self._usage()})
+            yield event(self._object(self.chunk_kind, []) | {"usage": self.usage()})
 
     def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -120,7 +124,7 @@ class Answer(ABC):
             "choices": choices,
         }
 
-    def _usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Tokens: a prompt counts once however many samples it has; every sampled token counts, the ending one too."""
         prompt_tokens = sum(map(len, self.prompts))
         return {

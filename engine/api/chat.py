@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from engine.api.answer import Answer
+from engine.api.answer import Answer, join
 from engine.api.answer_format import constraint_of
 from engine.api.logprobs import chat_logprobs
-from engine.api.message import MessageParts
+from engine.api.message import MessageParts, delta_of
+from engine.api.one_call import OneCall
+from engine.api.pieces import Content, Piece
 from engine.api.protocol import ChatRequest, Conversation
 from engine.api.served import ServedModel
-from engine.api.thinking import after_thought, opens_thought, thinks
-from engine.api.thought import ThoughtSplit
-from engine.api.tool_calls import ToolCallSplit
+from engine.api.thinking import after_thought, opening_of
+from engine.api.thought import Opening
 from engine.api.tools import NamedTool
 from engine.grammar import tool_calls
 from reference.serving.request import Constraint, RequestError, RequestOutput
@@ -29,62 +30,73 @@ class ChatAnswer(Answer):
     renamed: ClassVar = {"prompt_token_ids": "messages"}
 
     body: ChatRequest
+    opening: Opening = Opening.CONTENT
     _parts: dict[int, MessageParts] = field(default_factory=dict)  # of choices that have put something out
 
     @classmethod
     def prepare(cls, served: ServedModel, body: ChatRequest) -> ChatAnswer:
         """Errors: RequestError."""
         prompt = prompt_of(served, body)
+        opening = opening_of(served, prompt)
         constraint, call = constraint_of(served.grammars, body), forced_call(served, body)  # one of them at most
         # A model that was told to call a tool does so at once, unless the prompt has it think already.
-        if constraint is not None or (call is not None and opens_thought(served, prompt)):
+        if constraint is not None or (call is not None and opening is Opening.THOUGHT):
             constraint = after_thought(served, prompt, constraint or call)  # type: ignore[arg-type]
+        if constraint is None and call is None and body.offered and not body.parallel_tool_calls:
+            constraint = OneCall(served, opening, body.skip_special_tokens)
         params = served.sampling_params(
             body,
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             constraint=constraint or call,
         )
-        return cls(served, body, [prompt], params)
+        return cls(served, body, [prompt], params, opening=opening)
 
-    def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
-        parts = self._new_parts()
-        parts.push(output.text, is_end=True)
-        return self._choice(index, output, parts, {"message": parts.message()})
+    def pieces(self, index: int, output: RequestOutput) -> list[Piece]:
+        parts = self._parts.get(index)
+        if parts is None:
+            separate, with_calls = self.body.separate_reasoning, bool(self.body.offered)
+            parts = MessageParts(self.opening, separate_reasoning=separate, with_calls=with_calls)
+            self._parts[index] = parts
+        return parts.push(output.text, len(output.token_ids), is_end=output.finish_reason is not None)
+
+    def choice(self, index: int, outputs: list[RequestOutput]) -> dict[str, Any]:
+        for output in outputs:
+            self.pieces(index, output)
+        return self._choice(index, join(outputs), {"message": self._parts[index].message()})
 
     def beside_choices(self, output: RequestOutput) -> dict[str, Any]:
         return self.of_prompt(output)
 
     def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
-        parts = self._parts.get(index)
-        if parts is None:
-            parts = self._parts[index] = self._new_parts()
+        is_first = index not in self._parts
+        pieces = self.pieces(index, output)
+        if is_first:
+            # Content is opened where it comes first: it is null in a message that has none.
+            content = {"content": ""} if pieces and isinstance(pieces[0], Content) else {}
             opening = RequestOutput(output.request_id, output.index, (), "")
-            yield self._choice(index, opening, parts, {"delta": {"role": "assistant", "content": ""}})
-        is_end = output.finish_reason is not None
-        deltas = parts.push(output.text, is_end=is_end)
-        if not deltas and (output.logprobs or is_end):
+            yield self._choice(index, opening, {"delta": {"role": "assistant", **content}})
+        deltas = [delta_of(piece) for piece in pieces]
+        if not deltas and (output.logprobs or output.finish_reason):
             deltas = [{}]
         for number, delta in enumerate(deltas, start=1):
             # The last carries what is known of the tokens and of the end.
             of_tokens = output if number == len(deltas) else replace(output, logprobs=None, finish_reason=None)
-            yield self._choice(index, of_tokens, parts, {"delta": delta})
+            yield self._choice(index, of_tokens, {"delta": delta})
 
-    def _new_parts(self) -> MessageParts:
-        splits = self.body.separate_reasoning and thinks(self.served)
-        reasoning = ThoughtSplit(inside=opens_thought(self.served, self.prompts[0])) if splits else None
-        calls = ToolCallSplit(parallel=self.body.parallel_tool_calls) if self.body.offered else None
-        return MessageParts(reasoning, calls)
+    def usage(self) -> dict[str, Any]:
+        if self.served.template is None or not self.served.template.thinks:
+            return super().usage()
+        thought = sum(parts.reasoning_tokens for parts in self._parts.values())
+        return super().usage() | {"completion_tokens_details": {"reasoning_tokens": thought}}
 
-    def _choice(
-        self, index: int, output: RequestOutput, parts: MessageParts, message: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _choice(self, index: int, output: RequestOutput, message: dict[str, Any]) -> dict[str, Any]:
         logprobs = None if output.logprobs is None else chat_logprobs(self.served.tokenizer, output.logprobs)
         return {
             "index": index,
             **message,
             "logprobs": logprobs,
-            "finish_reason": parts.finish_reason(output.finish_reason),
+            "finish_reason": self._parts[index].finish_reason(output.finish_reason),
             "stop_reason": None if output.finish_reason is None else output.stop_reason,
         }
 
@@ -118,6 +130,11 @@ def _render(served: ServedModel, body: Conversation, add_generation_prompt: bool
         raise RequestError("chat_template_kwargs", message)
     if body.offered and not template.reads_tools:
         raise RequestError("tools", f"the chat template of {served.name!r} has no place for tools")
+    if not template.mentions("tool_calls"):
+        for number, turn in enumerate(body.messages):
+            if turn.tool_calls:
+                param = f"messages[{number}].tool_calls"
+                raise RequestError(param, f"{param}: the chat template of {served.name!r} has no place for calls")
     try:
         return template.render(
             [message.model_dump(exclude_unset=True) for message in body.messages],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from engine.api.answer import Answer
+from engine.api.answer import Answer, join
 from engine.api.answer_format import constraint_of
 from engine.api.logprobs import CompletionLogprobs, with_top
 from engine.api.protocol import CompletionRequest
@@ -41,7 +41,15 @@ class CompletionAnswer(Answer):
         ]
         return cls(served, body, prompts, params)
 
-    def choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
+    def choice(self, index: int, outputs: list[RequestOutput]) -> dict[str, Any]:
+        return self._choice(index, join(outputs))
+
+    def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
+        choice = self._choice(index, output)
+        if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
+            yield choice
+
+    def _choice(self, index: int, output: RequestOutput) -> dict[str, Any]:
         text = output.text
         pieces: list[dict[str, list[Any]]] = []
         if index not in self._begun:
@@ -62,8 +70,3 @@ class CompletionAnswer(Answer):
             "finish_reason": output.finish_reason,
             "stop_reason": output.stop_reason,
         }
-
-    def chunks(self, index: int, output: RequestOutput) -> Iterator[dict[str, Any]]:
-        choice = self.choice(index, output)
-        if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
-            yield choice

@@ -202,14 +202,16 @@ class ChatMessage(Strict):
     """One turn. `developer` is OpenAI's newer name of `system`, and means that. A `tool` message answers a call."""
 
     unsupported = NOT_IN_MESSAGE
+    instead: ClassVar = {"function_call": "tool_calls"}
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     tool_calls: list[ToolCall] = Field(default_factory=list)  # of an assistant
     reasoning_content: str | None = None  # of an assistant: the thought before its answer
     reasoning: str | None = None  # the same
-    tool_call_id: str | None = None  # of a tool's answer; answers stand in the order of the calls
-    name: str | None = None  # of a tool's answer: the tool, which the call names already
+    tool_call_id: str | None = None  # of a tool's answer: the call
+    name: str | None = None  # of who speaks; the template decides whether the model is told
     content: list[TextPart] = Field(default_factory=list)
+    parsed: Any = Field(None, exclude=True)  # what the openai package made of the content
 
     @field_validator("content", mode="before", json_schema_input_type=str | list[TextPart])
     @classmethod
@@ -224,8 +226,8 @@ class ChatMessage(Strict):
             raise PydanticCustomError("parameter", "is missing", {"name": "content"})
         if self.role == "tool" and self.tool_call_id is None:
             raise PydanticCustomError("parameter", "is missing", {"name": "tool_call_id"})
-        only = {"tool_calls": "assistant", "reasoning_content": "assistant", "reasoning": "assistant"}
-        for name, role in (only | {"tool_call_id": "tool", "name": "tool"}).items():
+        of_assistants = dict.fromkeys(("tool_calls", "reasoning_content", "reasoning"), "assistant")
+        for name, role in (of_assistants | {"tool_call_id": "tool"}).items():
             if role != self.role and getattr(self, name):
                 message = f"belongs to messages of the role {role}, not {self.role}"
                 raise PydanticCustomError("parameter", "{message}", {"name": name, "message": message})
@@ -243,6 +245,7 @@ class ChatRequest(GenerationRequest, ToolUse, Conversation):
     """A request to /v1/chat/completions."""
 
     unsupported = NOT_IN_CHAT
+    instead: ClassVar = {"functions": "tools", "function_call": "tool_choice"}
 
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False

@@ -31,10 +31,15 @@ class Error(Response):
     error: ErrorDetail
 
 
+class CompletionTokensDetails(Response):
+    reasoning_tokens: int
+
+
 class Usage(Response):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    completion_tokens_details: CompletionTokensDetails = CompletionTokensDetails(reasoning_tokens=0)  # if it may think
 
 
 class CompletionLogprobs(Response):

@@ -32,11 +32,12 @@ def _stop_at_first_error(schema: Any) -> None:
 
 class Strict(BaseModel):
     """The base of request models. `unsupported`: parameters that are not supported, with the values that ask for
-    nothing."""
+    nothing. `instead`: what does the same, for some of them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     unsupported: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    instead: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -47,7 +48,8 @@ class Strict(BaseModel):
         given = {name: value for name, value in raw.items() if value is not None and name in known}
         for name in [name for name in given if name in cls.unsupported]:
             if not any(_same(given[name], value) for value in cls.unsupported[name]):
-                raise PydanticCustomError("unsupported", "is not supported", {"name": name})
+                hint = f"; use {cls.instead[name]}" if name in cls.instead else ""
+                raise PydanticCustomError("unsupported", "is not supported{hint}", {"name": name, "hint": hint})
             del given[name]
         unknown = [name for name in raw if name not in known]
         return given | {name: raw[name] for name in unknown[:1]}  # pydantic refuses it, if nothing else is wrong

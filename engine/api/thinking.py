@@ -1,7 +1,7 @@
 """Where a model's thought stands in a chat's answer, told from the prompt that its template made.
 
 Qwen3's templates end a prompt with `<think>` (the model only thinks), with an empty thought (`enable_thinking` false)
-or with neither: the models that read `enable_thinking` then begin with `<think>` themselves, and others do not think.
+or with neither: models whose templates know of thoughts may then begin with `<think>` themselves, others do not think.
 """
 
 from __future__ import annotations
@@ -9,35 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.api.served import ServedModel
+from engine.api.thought import END_OF_THINKING, THINK, Opening
 from engine.grammar import after_reasoning
 from reference.serving.request import Constraint
 
-THINK, END_OF_THINKING = "<think>", "</think>"
-_SWITCH = "enable_thinking"  # what the templates of models that may think read
+_TAIL = 32  # tokens: enough for an empty thought in tokens of a byte
 
 
-def thinks(served: ServedModel) -> bool:
-    """Does the model know thoughts, as tokens of their own?"""
-    return {THINK, END_OF_THINKING} <= served.tokenizer.added_tokens.keys()
-
-
-def opens_thought(served: ServedModel, prompt: Sequence[int]) -> bool:
-    """Does the prompt end inside a thought?"""
-    return _last_word(served, prompt) == served.tokenizer.added_tokens.get(THINK, -1)
+def opening_of(served: ServedModel, prompt: Sequence[int]) -> Opening:
+    """What the prompt says of the answer's beginning."""
+    end = served.tokenizer.decode(prompt[-_TAIL:], skip_special_tokens=False).rstrip()
+    if end.endswith(THINK):
+        return Opening.THOUGHT
+    if end.endswith(END_OF_THINKING) or served.template is None or not served.template.thinks:
+        return Opening.CONTENT
+    return Opening.EITHER
 
 
 def after_thought(served: ServedModel, prompt: Sequence[int], constraint: Constraint) -> Constraint:
     """The constraint of an answer that may begin with a thought, if the model thinks after this prompt."""
-    if not thinks(served):
+    opening = opening_of(served, prompt)
+    begin, end = (served.tokenizer.added_tokens.get(tag) for tag in (THINK, END_OF_THINKING))
+    if begin is None or end is None or opening is Opening.CONTENT:
         return constraint
-    begin, end = (served.tokenizer.added_tokens[tag] for tag in (THINK, END_OF_THINKING))
-    last = _last_word(served, prompt)
-    may_think = served.template is not None and _SWITCH in served.template.variables
-    if last != begin and (last == end or not may_think):
-        return constraint
-    return after_reasoning(served.grammars, constraint, begin, end, inside=last == begin)
-
-
-def _last_word(served: ServedModel, prompt: Sequence[int]) -> int | None:
-    """The last token that is not white space."""
-    return next((token_id for token_id in reversed(prompt) if served.tokenizer.id_to_bytes(token_id).strip()), None)
+    return after_reasoning(served.grammars, constraint, begin, end, inside=opening is Opening.THOUGHT)

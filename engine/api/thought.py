@@ -1,72 +1,95 @@
-"""A thought parted from the answer that follows it, piece by piece.
+"""The thought of an answer, told from its content as the text comes.
 
-Qwen3 writes `<think>`, a line's end, the thought, `</think>`, an empty line and the answer. The tags, the line ends
-next to them and those before the answer belong to neither. Where a text begins otherwise, all of it is the answer: a
-`<think>` further on is text like any other. A thought that does not end is all there is.
+    <think>\\n thought \\n</think>\\n\\n content        or        content
+
+The tags, the line ends inside of them and those between the thought and the content belong to neither. An answer that
+ends before `</think>` is all thought. One that does not begin with `<think>` is all content, and so is a `<think>`
+further on. Source: the chat templates of Qwen3, which take an assistant's turn apart in the same way.
 """
 
 from __future__ import annotations
 
-from engine.api.thinking import END_OF_THINKING, THINK
+from collections.abc import Iterator
+from enum import Enum
+
+from engine.api.pieces import Content, Mark, Piece, Reasoning, beginning_of
+
+THINK, END_OF_THINKING = "<think>", "</think>"
+
+
+class Opening(Enum):
+    """What the prompt says of the answer's beginning."""
+
+    THOUGHT = "the prompt has begun a thought"
+    EITHER = "a thought, if the answer begins with its tag"
+    CONTENT = "no thought"
+
+
+class _Stage(Enum):
+    FIRST = "at the tag of a thought, if there is one"
+    BEFORE = "in the line ends before the thought"
+    THOUGHT = "in the thought"
+    AFTER = "in the line ends after it"
+    CONTENT = "in the content"
+
+
+_STAGE_AT = {Opening.THOUGHT: _Stage.BEFORE, Opening.EITHER: _Stage.FIRST, Opening.CONTENT: _Stage.CONTENT}
 
 
 class ThoughtSplit:
-    """One sample's text. Pieces go in as they come; what goes out, joined, does not depend on where they were cut."""
+    """Takes one answer apart. However its text is cut, the pieces joined are the same, and their texts the answer's."""
 
-    def __init__(self, *, inside: bool = False) -> None:
-        """inside: the prompt has opened the thought already."""
-        self._held = ""
-        self._place = self._thought_begins if inside else self._start
+    def __init__(self, opening: Opening) -> None:
+        self._stage = _STAGE_AT[opening]
+        self._held = ""  # what may still be the beginning of something else
+        self.has_thought = opening is Opening.THOUGHT
 
-    def push(self, text: str) -> tuple[str, str]:
-        """What a piece adds: (to the thought, to the answer)."""
+    @property
+    def in_content(self) -> bool:
+        """Is the thought over, or is there none?"""
+        return self._stage in (_Stage.AFTER, _Stage.CONTENT)
+
+    def push(self, text: str) -> Iterator[Piece]:
+        """The pieces that are certain once this text has come too."""
         self._held += text
-        return self._place(False)
+        while self._held:
+            stage = self._stage
+            yield from self._read()
+            if self._stage is stage:
+                return
 
-    def finish(self) -> tuple[str, str]:
-        """What was held back, when the text has ended."""
-        return self._place(True)
+    def finish(self) -> Iterator[Piece]:
+        """What was held back, once the answer has ended."""
+        held, self._held = self._held, ""
+        if held:
+            yield Reasoning(held) if self._stage is _Stage.THOUGHT else Content(held)
 
-    def _start(self, is_end: bool) -> tuple[str, str]:
-        begun = self._held.lstrip()
-        if begun.startswith(THINK):
-            self._held, self._place = begun[len(THINK) :], self._thought_begins
-            return self._place(is_end)
-        if not is_end and THINK.startswith(begun):
-            return "", ""
-        return self._become_answer()
+    def _read(self) -> Iterator[Piece]:
+        """Go as far as the stage goes."""
+        match self._stage:
+            case _Stage.FIRST:
+                if self._held.startswith(THINK):
+                    self.has_thought = True
+                    self._stage = _Stage.BEFORE
+                    yield Mark(self._take(len(THINK)))
+                elif not THINK.startswith(self._held):
+                    self._stage = _Stage.CONTENT
+            case _Stage.BEFORE | _Stage.AFTER:
+                if line_ends := len(self._held) - len(self._held.lstrip("\n")):
+                    yield Mark(self._take(line_ends))
+                if self._held:
+                    self._stage = _Stage.THOUGHT if self._stage is _Stage.BEFORE else _Stage.CONTENT
+            case _Stage.THOUGHT:
+                at = self._held.find(END_OF_THINKING)
+                known = len(self._held) - beginning_of(END_OF_THINKING, self._held) if at < 0 else at
+                if length := len(self._held[:known].rstrip("\n")):
+                    yield Reasoning(self._take(length))
+                if at >= 0:
+                    self._stage = _Stage.AFTER
+                    yield Mark(self._take(at - length + len(END_OF_THINKING)))
+            case _Stage.CONTENT:
+                yield Content(self._take(len(self._held)))
 
-    def _thought_begins(self, is_end: bool) -> tuple[str, str]:
-        self._held = self._held.lstrip("\n")
-        if not self._held:
-            return "", ""
-        self._place = self._thought
-        return self._place(is_end)
-
-    def _thought(self, is_end: bool) -> tuple[str, str]:
-        thought, tag, rest = self._held.partition(END_OF_THINKING)
-        if tag:
-            self._held, self._place = rest, self._answer_begins
-            return thought.rstrip("\n"), self._place(is_end)[1]
-        if not is_end:
-            # Line ends may turn out to be those before the tag.
-            thought = thought[: len(thought) - unfinished(thought, END_OF_THINKING)].rstrip("\n")
-        self._held = self._held[len(thought) :]
-        return thought, ""
-
-    def _answer_begins(self, is_end: bool) -> tuple[str, str]:
-        self._held = self._held.lstrip("\n")
-        return self._become_answer() if self._held else ("", "")
-
-    def _become_answer(self) -> tuple[str, str]:
-        self._place = self._answer
-        return self._place(False)
-
-    def _answer(self, is_end: bool) -> tuple[str, str]:
-        answer, self._held = self._held, ""
-        return "", answer
-
-
-def unfinished(text: str, tag: str) -> int:
-    """The length of the longest ending of a text that begins the tag, and is not all of it."""
-    return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)
+    def _take(self, length: int) -> str:
+        taken, self._held = self._held[:length], self._held[length:]
+        return taken

@@ -1,12 +1,13 @@
-"""Calls of tools parted from the content around them, piece by piece, in the format that Qwen3 is trained on:
+"""Calls of tools, told from the content around them as the text comes. Qwen's format:
 
-    <tool_call>
+    content <tool_call>
     {"name": "get_weather", "arguments": {"city": "Paris"}}
     </tool_call>
 
-The arguments are passed on as they come, just as the model writes them. A call that is written in another order, or
-with its arguments in a string, is passed on whole when it has ended; one that is no call (no JSON, no name) is content,
-to the letter. White space around calls is dropped. Whether the name is one of the tools is for the client to see.
+Arguments are given as they come, as the model writes them. A block that begins otherwise (other keys first, arguments
+in a string) is given once it is complete, if it is JSON with a name; if not, it is content, verbatim. White space
+before a call belongs to neither, nor does what stands after the last one. Whether a tool of that name was offered is
+not asked: the client decides. Source: the chat templates of Qwen3.
 """
 
 from __future__ import annotations
@@ -14,158 +15,222 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from enum import Enum
 
-from engine.api.thought import unfinished
+from pydantic_core import from_json
+
+from engine.api.pieces import CallArguments, CallBegun, Content, Piece, beginning_of
 
 BEGIN, END = "<tool_call>", "</tool_call>"
-MAX_HEADER = 512  # characters: a call whose arguments have not begun by then is read when it has ended
-_HEADER = re.compile(r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\<]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
+_WHITE = " \t\r\n"
+# All of a block up to the brace that opens the arguments.
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*(?P<name>"(?:[^"\\]|\\.)+")\s*,\s*"arguments"\s*:\s*\{')
 
 
-@dataclass(frozen=True)
-class Content:
-    text: str
-
-
-@dataclass(frozen=True)
-class CallBegins:
-    """The next call, counted from 0."""
-
-    index: int
-    name: str
-
-
-@dataclass(frozen=True)
-class CallArguments:
-    """More of the JSON text of a call's arguments."""
-
-    index: int
-    text: str
-
-
-Piece = Content | CallBegins | CallArguments
+class _Stage(Enum):
+    CONTENT = "outside of calls"
+    OPENED = "after the tag of a block, before its object"
+    HEAD = "in that object, before the arguments"
+    ARGUMENTS = "in the arguments"
+    TAIL = "after the arguments, in the object around them"
+    CLOSING = "after that object, before the end of the block"
 
 
 class ToolCallSplit:
-    """One sample's content. What goes out, joined, does not depend on where the pieces were cut."""
+    """Takes one answer's content apart. However its text is cut, the pieces joined are the same."""
 
-    def __init__(self, *, parallel: bool = True) -> None:
-        """parallel: if not, what comes after the first call is dropped."""
+    def __init__(self) -> None:
         self.num_calls = 0
-        self._parallel = parallel
-        self._held = ""
-        self._place = self._content
-        self._scanned = 0  # of `_held`, inside arguments
-        self._depth, self._in_string, self._escaped = 0, False, False
+        self.num_ended = 0
+        self._stage = _Stage.CONTENT
+        self._held = ""  # what may still be the beginning of a tag, or white space before one
+        self._nothing_since_call = False  # but white space
+        self._block = ""  # as written, from the white space before its tag, while it may still be content
+        self._json = _JsonScanner()
+        self._unread: set[tuple[str, int]] = set()  # braces, and depths after them, at which a head may be read
 
-    def push(self, text: str) -> list[Piece]:
-        """What a piece adds."""
+    def push(self, text: str) -> Iterator[Piece]:
+        """The pieces that are certain once this text has come too."""
         self._held += text
-        return self._joined(self._run(False))
+        before = None
+        while self._held and before != (before := (self._stage, len(self._held))):
+            match self._stage:
+                case _Stage.CONTENT:
+                    yield from self._read_content()
+                case _Stage.OPENED:
+                    yield from self._read_opened()
+                case _Stage.CLOSING:
+                    self._read_closing()
+                case _:
+                    yield from self._read_block()
 
-    def finish(self) -> list[Piece]:
-        """What was held back, when the text has ended. A call that was cut short has the arguments it has."""
-        return self._joined(self._run(True))
+    def finish(self) -> Iterator[Piece]:
+        """What was held back, once the answer has ended. A call that is cut short has the arguments that came."""
+        held, self._held = self._held, ""
+        match self._stage:
+            case _Stage.CONTENT if not self._nothing_since_call or held.strip(_WHITE):
+                yield from self._content(held)
+            case _Stage.OPENED | _Stage.HEAD:
+                yield from self._content(self._block + held)
+            case _Stage.ARGUMENTS:
+                yield from self._arguments(held)
 
-    @staticmethod
-    def _joined(pieces: Iterator[Piece]) -> list[Piece]:
-        return [piece for piece in pieces if not isinstance(piece, Content | CallArguments) or piece.text]
+    def _read_content(self) -> Iterator[Piece]:
+        at = self._held.find(BEGIN)
+        end = len(self._held) - beginning_of(BEGIN, self._held) if at < 0 else at
+        content = self._held[:end].rstrip(_WHITE)
+        yield from self._content(content)
+        self._held = self._held[len(content) :]
+        if at >= 0:
+            opened = at - len(content) + len(BEGIN)
+            self._block, self._held = self._held[:opened], self._held[opened:]
+            self._stage = _Stage.OPENED
 
-    def _run(self, is_end: bool) -> Iterator[Piece]:
-        while True:
-            place = self._place
-            yield from place(is_end)
-            if self._place == place:
+    def _read_opened(self) -> Iterator[Piece]:
+        body = self._held.lstrip(_WHITE)
+        if body.startswith("{"):
+            self._json, self._unread = _JsonScanner(), {("{", 2), ("}", 0)}
+            self._stage = _Stage.HEAD
+        elif body:
+            yield from self._content(self._block)  # the tag alone is no call
+            self._stage = _Stage.CONTENT
+
+    def _read_block(self) -> Iterator[Piece]:
+        """Up to the end of the stage, or as far as it is certain that no tag has begun."""
+        held, scanner = self._held, self._json
+        for at, character in enumerate(held):
+            if character == "<" and scanner.may_end:
+                tag = held[at : at + len(END)]
+                if tag == END:
+                    yield from self._pass_on(held[:at], held[at + len(END) :])
+                    yield from self._end_of_block()
+                    return
+                if END.startswith(tag):
+                    yield from self._pass_on(held[:at], held[at:])
+                    return
+            scanner.read(character)
+            if character in "{}" and not scanner.in_string and self._turns_at(character):
+                yield from self._pass_on(held[: at + 1], held[at + 1 :])
+                yield from self._turn()
                 return
+        yield from self._pass_on(held, "")
 
-    def _content(self, is_end: bool) -> Iterator[Piece]:
-        if self.num_calls and not self._parallel:
-            self._held = ""
-            return
-        before, tag, rest = self._held.partition(BEGIN)
-        if tag:
-            yield Content(before.rstrip() if before.strip() or not self.num_calls else "")
-            self._held, self._place = rest, self._header
-        elif is_end:
-            yield Content(before if before.strip() or not self.num_calls else "")
-            self._held = ""
+    def _turns_at(self, brace: str) -> bool:
+        """May the stage end with this brace?"""
+        at = (brace, self._json.depth)
+        match self._stage:
+            case _Stage.HEAD if at in self._unread:
+                self._unread.remove(at)
+                return True
+            case _Stage.ARGUMENTS:
+                return at == ("}", 1)
+            case _Stage.TAIL:
+                return at == ("}", 0)
+        return False
+
+    def _turn(self) -> Iterator[Piece]:
+        match self._stage:
+            case _Stage.HEAD if self._json.depth == 2:
+                found = _HEAD.fullmatch(self._body())
+                if found and (name := _string(found["name"])):
+                    yield from self._call(name, "{")
+                    self._stage = _Stage.ARGUMENTS
+            case _Stage.HEAD:
+                if call := _whole(self._body()):
+                    yield from self._call(*call)
+                    self._stage = _Stage.CLOSING
+            case _Stage.ARGUMENTS:
+                self._stage = _Stage.TAIL
+            case _:
+                self._stage = _Stage.CLOSING
+
+    def _body(self) -> str:
+        return self._block.lstrip(_WHITE).removeprefix(BEGIN)
+
+    def _pass_on(self, read: str, rest: str) -> Iterator[Piece]:
+        self._held = rest
+        if self._stage is _Stage.HEAD:
+            self._block += read
+        elif self._stage is _Stage.ARGUMENTS:
+            yield from self._arguments(read)
+
+    def _end_of_block(self) -> Iterator[Piece]:
+        if self._stage is _Stage.HEAD:
+            yield from self._content(self._block + END)
+            self._stage = _Stage.CONTENT
         else:
-            # White space may turn out to stand before a call.
-            known = before[: len(before) - unfinished(before, BEGIN)].rstrip()
-            yield Content(known)
-            self._held = before[len(known) :]
+            self._end_of_call()
 
-    def _header(self, is_end: bool) -> Iterator[Piece]:
-        found = _HEADER.match(self._held[:MAX_HEADER])
-        if found and (name := _string(found["name"])):
-            yield CallBegins(self.num_calls, name)
-            self.num_calls += 1
-            self._held, self._place = self._held[found.end() :], self._arguments
-            self._scanned, self._depth, self._in_string, self._escaped = 0, 0, False, False
-            return
-        block, tag, rest = self._held.partition(END)
-        if tag:
-            self._held, self._place = rest, self._content
-            yield from self._whole(block)
-        elif is_end:
-            self._held, self._place = "", self._content
-            yield Content(BEGIN + block)
+    def _read_closing(self) -> None:
+        rest = self._held.lstrip(_WHITE)
+        if rest.startswith(END):
+            self._held = rest[len(END) :]
+            self._end_of_call()
+        elif not END.startswith(rest):
+            self._end_of_call()  # without its tag
 
-    def _whole(self, block: str) -> Iterator[Piece]:
-        """A call whose arguments could not be passed on as they came."""
-        try:
-            call: Any = json.loads(block)
-        except (ValueError, RecursionError):
-            call = None
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str) or not call["name"]:
-            yield Content(BEGIN + block + END)
-            return
-        arguments = call.get("arguments", {})
-        yield CallBegins(self.num_calls, call["name"])
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        yield CallArguments(self.num_calls, text)
+    def _end_of_call(self) -> None:
+        self.num_ended += 1
+        self._nothing_since_call = True
+        self._stage = _Stage.CONTENT
+
+    def _call(self, name: str, arguments: str) -> Iterator[Piece]:
+        yield CallBegun(self.num_calls, name)
         self.num_calls += 1
+        yield from self._arguments(arguments)
 
-    def _arguments(self, is_end: bool) -> Iterator[Piece]:
-        end = self._end_of_object()
-        text = self._held if end is None else self._held[:end]
-        yield CallArguments(self.num_calls - 1, text)
-        self._held, self._scanned = self._held[len(text) :], 0
-        if end is not None:
-            self._place = self._tail
+    def _arguments(self, text: str) -> Iterator[Piece]:
+        if text:
+            yield CallArguments(self.num_calls - 1, text)
 
-    def _end_of_object(self) -> int | None:
-        """Where the arguments' object ends in what is held, if it does."""
-        for at in range(self._scanned, len(self._held)):
-            character = self._held[at]
-            if self._in_string:
-                self._in_string = self._escaped or character != '"'
-                self._escaped = character == "\\" and not self._escaped
-            elif character == '"':
-                self._in_string = True
-            elif character in "{[":
-                self._depth += 1
-            elif character in "}]":
-                self._depth -= 1
-                if not self._depth:
-                    return at + 1
+    def _content(self, text: str) -> Iterator[Piece]:
+        if text:
+            self._nothing_since_call = False
+            yield Content(text)
+
+
+class _JsonScanner:
+    """Where in a JSON text one stands, however broken it is."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of braces
+        self.in_string = False
+        self._is_escaped = False
+        self._begins_line = False
+
+    @property
+    def may_end(self) -> bool:
+        """May the tag that ends the block stand here? No string has a line end in it, so what looks like one that has
+        is broken."""
+        return not self.in_string or self._begins_line
+
+    def read(self, character: str) -> None:
+        self._begins_line = character == "\n"
+        if self._is_escaped:
+            self._is_escaped = False
+        elif character == '"':
+            self.in_string = not self.in_string
+        elif self.in_string:
+            self._is_escaped = character == "\\"
+        else:
+            self.depth += (character == "{") - (character == "}")
+
+
+def _whole(body: str) -> tuple[str, str] | None:
+    """The name and the arguments of a call; None for what is no call."""
+    try:
+        call = from_json(body, allow_inf_nan=False)
+        name, arguments = call["name"], call.get("arguments")
+        if not isinstance(name, str) or not name or not isinstance(arguments, str | dict | None):
+            return None
+        return name, arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None
-
-    def _tail(self, is_end: bool) -> Iterator[Piece]:
-        """What stands between the arguments and the end of the call: a brace, as a rule."""
-        _, tag, rest = self._held.partition(END)
-        if tag:
-            self._held, self._place = rest, self._content
-        elif is_end:
-            self._held = ""
-        yield from ()
 
 
 def _string(literal: str) -> str | None:
     try:
-        value: str = json.loads(literal)
+        value: str = from_json(literal)
     except ValueError:
         return None
     return value

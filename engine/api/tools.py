@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from engine.api.strict import Strict
 
 MAX_TOOLS = 128
+MODES = ("none", "auto", "required")
 Name = Annotated[str, Field(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 
 
@@ -39,6 +40,7 @@ class NamedTool(Strict):
 class CalledFunction(Strict):
     name: str
     arguments: str  # JSON, as the model wrote it
+    parsed_arguments: Any = Field(None, exclude=True)  # what the openai package made of them
 
 
 class ToolCall(Strict):
@@ -47,7 +49,7 @@ class ToolCall(Strict):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: int | None = None  # as streams number calls
+    index: int | None = Field(None, exclude=True)  # as streams number calls
 
 
 class Tools(Strict):
@@ -73,18 +75,27 @@ class Tools(Strict):
 class ToolUse(Tools):
     """What an answer may do with the tools. `none`: they are not shown to the model."""
 
-    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
-    parallel_tool_calls: bool = True  # if not: what comes after the first call is dropped
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True  # if not, the answer ends with its first call
+
+    @field_validator("tool_choice", mode="before")
+    @classmethod
+    def _a_choice(cls, choice: Any) -> Any:
+        try:
+            return choice if isinstance(choice, str) and choice in MODES else NamedTool.model_validate(choice)
+        except ValidationError:
+            named = '{"type": "function", "function": {"name": ...}}'
+            raise ValueError(f"expected {', '.join(map(repr, MODES))} or {named}") from None
 
     @model_validator(mode="after")
     def _of_known_tools(self) -> ToolUse:
         names = [tool["function"]["name"] for tool in self.tools_as_given]
+        if self.tool_choice not in (None, "none") and not names:
+            raise PydanticCustomError("parameter", "needs tools to choose from", {"name": "tool_choice"})
         if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
-            known = ", ".join(names) or "none"
+            known = ", ".join(names)
             message = f"is {self.tool_choice.function.name!r}; the tools are: {known}"
             raise PydanticCustomError("parameter", "{message}", {"name": "tool_choice", "message": message})
-        if self.tool_choice == "required" and not names:
-            raise PydanticCustomError("parameter", "needs tools to choose from", {"name": "tool_choice"})
         return self
 
     @property

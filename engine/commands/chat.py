@@ -13,6 +13,7 @@ from rich.console import Console
 from engine.api.body import check
 from engine.api.chat import ChatAnswer
 from engine.api.errors import ApiError
+from engine.api.message import message_of
 from engine.api.protocol import ChatRequest
 from engine.commands.load import add_model_options, load_model
 from engine.commands.terminal import print_answer, running
@@ -46,13 +47,13 @@ def main(arguments: Sequence[str]) -> int:
             turns = [*history, {"role": "user", "content": line}]
             try:
                 answer = ChatAnswer.prepare(served, check(ChatRequest, {"messages": turns, **settings}))
-                text = runner.run(print_answer(answer))
+                said = runner.run(print_answer(answer))
             except (ApiError, RequestError, EngineError, KeyboardInterrupt) as error:
                 if not interactive:
                     raise
                 console.print(f"not answered: {str(error) or 'stopped'}", style="red", markup=False)
                 continue  # the turn is forgotten
-            history = [*turns, {"role": "assistant", "content": text}]
+            history = [*turns, message_of(said)]
     return 0
 
 

@@ -20,6 +20,7 @@ from engine.tokenizer import Tokenizer
 from reference.model.config import ModelConfig
 from reference.serving.request import Core, RequestOutput
 from reference.serving.specification import Specification
+from tests.engine.text_side import EMPTY_THOUGHT, OPEN_THOUGHT
 
 
 class ObedientModel:
@@ -53,7 +54,10 @@ class ObedientModel:
         text, mark, rest = raw.partition(b"say:")[2].partition(b"#")
         if not mark:
             return self._eos
-        said = rest.rpartition(b"assistant\n")[2].removeprefix(b"<think></think>")
+        said = rest.rpartition(b"assistant\n")[2]
+        for begun in (EMPTY_THOUGHT.encode(), OPEN_THOUGHT.encode()):  # by the prompt
+            if not text.startswith(begun):
+                said = said.removeprefix(begun)
         if said.endswith(b"boom"):
             raise ZeroDivisionError("the model went boom")
         script = self._tokenizer.encode(text.decode())

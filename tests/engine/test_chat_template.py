@@ -135,6 +135,20 @@ def make(directory: Path, text: Any, **config: Any) -> ChatTemplate:
 USER = [{"role": "user", "content": "x"}]
 
 
+@pytest.mark.parametrize(
+    ("text", "thinks", "reads_tools"),
+    [
+        ("{{ messages }}", False, False),
+        ("{% if enable_thinking %}{% endif %}{{ tools }}", True, True),
+        ("{{ '<think>' }}{% for m in messages %}{{ m.tools }}{% endfor %}", True, False),
+        ([{"name": "default", "template": ""}, {"name": "tool_use", "template": "<think>"}], True, True),
+    ],
+)
+def test_what_a_template_knows(tmp_path: Path, text: Any, thinks: bool, reads_tools: bool) -> None:
+    template = make(tmp_path, text)
+    assert (template.thinks, template.reads_tools) == (thinks, reads_tools)
+
+
 def test_the_file_goes_before_the_config(tmp_path: Path) -> None:
     assert ChatTemplate.from_directory(tmp_path) is None
     (tmp_path / "tokenizer_config.json").write_text("{}")

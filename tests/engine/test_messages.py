@@ -71,6 +71,47 @@ def test_reasoning_has_one_name() -> None:
     assert plain_messages([message | {"reasoning_content": "so"}])[0]["reasoning_content"] == "so"
 
 
+def calling(*ids: str) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"id": id_, "function": {"name": "f"}} for id_ in ids]}
+
+
+def answering(*ids: str) -> list[dict[str, Any]]:
+    return [{"role": "tool", "tool_call_id": id_, "content": f"of {id_}"} for id_ in ids]
+
+
+@settings(deadline=None)
+@given(turns=st.lists(st.lists(st.sampled_from("abcd"), unique=True), max_size=3), random=st.randoms())
+def test_answers_of_tools_stand_in_the_order_of_the_calls(turns: list[list[str]], random: Any) -> None:
+    sent, expected = [user("x")], [user("x")]
+    for ids in turns:
+        some = [id_ for id_ in ids if random.random() < 0.8]
+        sent += [calling(*ids), *answering(*random.sample(some, len(some))), user("y")]
+        expected += [calling(*ids), *answering(*some), user("y")]
+    assert plain_messages(sent) == plain_messages(expected)
+    assert [message for message in plain_messages(sent) if message["role"] == "tool"] == [
+        message for message in expected if message["role"] == "tool"
+    ]
+
+
+def test_answers_without_ids_stay_where_they_are() -> None:
+    answers = [{"role": "tool", "content": text} for text in "ba"]
+    assert plain_messages([calling("a", "b"), *answers])[1:] == answers
+
+
+@pytest.mark.parametrize(
+    ("messages", "place"),
+    [
+        (answering("a"), 0),
+        ([calling("a"), *answering("a", "b")], 2),
+        ([calling("a"), user("x"), *answering("a")], 2),
+        ([calling("a"), calling("b"), *answering("a")], 2),
+    ],
+)
+def test_an_answer_to_no_call_is_refused(messages: list[Any], place: int) -> None:
+    with pytest.raises(ValueError, match=rf"^messages\[{place}\]\.tool_call_id is '[ab]'; .* makes no such call"):
+        plain_messages(messages)
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

@@ -10,14 +10,26 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from engine.tokenizer import Tokenizer
 
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # where thinking is switched off
+OPEN_THOUGHT = "<think>\n"  # where a template has its model always think
 CHAT_TEMPLATE = """
+{%- if tools %}
+    {{- '<|im_start|>system\\n# Tools\\n' }}
+    {%- for tool in tools %}{{- tool | tojson + '\\n' }}{% endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
 {%- if messages[0].content == 'refuse me' %}{{- raise_exception('no such talk') }}{% endif %}
 {%- for message in messages %}
-    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content }}
+    {%- for call in message.tool_calls or [] %}
+        {{- '<tool_call>\\n' + call.function | tojson + '\\n</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think></think>' }}{% endif %}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{% endif %}
+    {%- if always_think %}{{- '<think>\\n' }}{% endif %}
 {%- endif %}"""
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = ("th", "he", "in", "an", "ou")

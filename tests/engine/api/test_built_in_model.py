@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from openai import BadRequestError, OpenAI
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from engine.api.app import create_app
 from engine.commands.load import add_model_options, load_model
+from reference.model.builtin import tool_use
 from tests.engine.serving import serving
 
 
@@ -116,3 +117,27 @@ def test_what_is_wrong_with_tools_is_named(client: OpenAI, fields: dict[str, obj
     with pytest.raises(BadRequestError) as refused:
         client.chat.completions.create(**FORCED | fields)  # type: ignore[call-overload]
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_it_calls_a_tool_that_answers_the_question(client: OpenAI, thinking: bool) -> None:
+    tools = [tool_use.TOOLS["get_time"], tool_use.TOOLS["get_weather"]]
+    asked: dict[str, Any] = {
+        "model": "dense",
+        "messages": [{"role": "user", "content": "What is the weather in Paris?" + " /think" * thinking}],
+        "tools": tools,
+        "temperature": 0,
+        "max_tokens": 90,
+        "extra_body": {"chat_template_kwargs": {"enable_thinking": thinking}},
+    }
+    (choice,) = client.chat.completions.create(**asked).choices
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    (call,) = choice.message.tool_calls or []
+    assert call.type == "function" and call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    assert ("reasoning_content" in (choice.message.model_extra or {})) == thinking
+    if thinking:
+        return
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 7, "sky": "foggy"}'}
+    again = client.chat.completions.create(**asked | {"messages": [*asked["messages"], choice.message, result]})
+    assert again.choices[0].finish_reason == "stop" and "foggy" in (again.choices[0].message.content or "")

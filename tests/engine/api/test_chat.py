@@ -12,6 +12,7 @@ from openai import OpenAI
 
 from engine.api.served import ServedModel
 from tests.engine.api.conftest import Events, Post
+from tests.engine.text_side import EMPTY_THOUGHT
 
 PATH = "chat/completions"
 
@@ -101,7 +102,7 @@ def test_thinking_is_the_templates(post: Post, served: ServedModel) -> None:
         )
     )
     assert content(off) == content(on) == content(absent) == "Hi"
-    extra = prompt_tokens(served, "<think></think>")
+    extra = prompt_tokens(served, EMPTY_THOUGHT)
     assert off["usage"]["prompt_tokens"] == on["usage"]["prompt_tokens"] + extra
     assert on["usage"] == absent["usage"]
 

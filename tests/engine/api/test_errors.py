@@ -200,7 +200,8 @@ ASKING = {
 )
 def test_what_is_not_supported_says_so(http: httpx.Client, path: str, param: str) -> None:
     error = refused(http, path, ENDPOINTS[path] | {param: ASKING.get(param, {"some": "thing"})})
-    assert (error["message"], error["param"]) == (f"{param} is not supported", param)
+    instead = {"functions": "; use tools", "function_call": "; use tool_choice"}.get(param, "")
+    assert (error["message"], error["param"]) == (f"{param} is not supported{instead}", param)
     assert error["code"] == "unsupported_parameter"
 
 
@@ -208,7 +209,9 @@ def test_what_is_not_supported_says_so(http: httpx.Client, path: str, param: str
 def test_what_is_not_supported_in_a_message_says_so(http: httpx.Client, param: str) -> None:
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", param: "something"}]
     error = refused(http, "chat/completions", {"messages": messages})
-    assert (error["message"], error["param"]) == (f"messages[1].{param} is not supported", f"messages[1].{param}")
+    instead = "; use tool_calls" if param == "function_call" else ""
+    assert error["message"] == f"messages[1].{param} is not supported{instead}"
+    assert error["param"] == f"messages[1].{param}"
 
 
 @pytest.mark.parametrize(("path", "table"), [("completions", NOT_IN_COMPLETIONS), ("chat/completions", NOT_IN_CHAT)])

@@ -1,59 +1,51 @@
-"""A text taken apart into thought, content and calls: the same however it is cut, and nothing of it is lost."""
+"""A message is the same whole and in pieces: thought, content and calls, each where a client looks for it."""
 
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api.message import MessageParts
-from engine.api.thought import ThoughtSplit
-from engine.api.tool_calls import ToolCallSplit
+from engine.api.message import MessageParts, delta_of
+from engine.api.thought import Opening
 from reference.serving.request import FinishReason
+from tests.engine.api.cuts import PLACES, cut
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-FRAGMENTS = st.sampled_from(
-    [
-        *(
-            "<think>",
-            "</think>",
-            "<tool_call>",
-            "</tool_call>",
-            CALL,
-            "\n",
-            "\n\n",
-            " ",
-            "hi",
-            "<",
-            "/",
-            "think>",
-            "</th",
-        ),
-        *(
-            '{"name": "f", "arguments": {',
-            '"a": "}</tool_call>"',
-            "}",
-            '{"arguments": {"x": [1]}, "name": "g"}',
-            '"',
-            "\\",
-        ),
-    ]
+TEXTS = st.lists(
+    st.sampled_from(["<think>", "</think>", "<tool_call>", "</tool_call>", CALL, "\n\n", " ", "hi", "<", "é"]),
+    max_size=8,
+).map("".join)
+OPTIONS = st.fixed_dictionaries(
+    {"opening": st.sampled_from(Opening), "separate_reasoning": st.booleans(), "with_calls": st.booleans()}
 )
-TEXTS = st.lists(FRAGMENTS, max_size=12).map("".join)
 
 
-def parts(*, inside: bool = False, parallel: bool = True, calls: bool = True) -> MessageParts:
-    return MessageParts(ThoughtSplit(inside=inside), ToolCallSplit(parallel=parallel) if calls else None)
+def made_of(texts: list[str], **options: Any) -> tuple[dict[str, Any], list[dict[str, Any]], MessageParts]:
+    """The message of these pieces, the deltas of its stream, and what made them."""
+    parts = MessageParts(**options)
+    pieces = [piece for text in texts for piece in parts.push(text, 1)] + parts.push("", 1, is_end=True)
+    return parts.message(), [delta_of(piece) for piece in pieces], parts
 
 
-def whole(text: str, **options: bool) -> dict[str, Any]:
-    made = parts(**options)
-    made.push(text, is_end=True)
-    return without_ids(made.message())
+def accumulated(deltas: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a client makes of a stream."""
+    message: dict[str, Any] = {"role": "assistant", "content": None, "refusal": None}
+    for delta in deltas:
+        for field, value in delta.items():
+            if field == "tool_calls":
+                ((call),) = value
+                calls = message.setdefault("tool_calls", [])
+                if call["index"] == len(calls):
+                    calls.append({"type": call["type"], "function": dict(call["function"])})
+                else:
+                    calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+            else:
+                message[field] = (message.get(field) or "") + value
+    return message
 
 
 def without_ids(message: dict[str, Any]) -> dict[str, Any]:
@@ -61,115 +53,62 @@ def without_ids(message: dict[str, Any]) -> dict[str, Any]:
     return message | ({"tool_calls": calls} if calls else {})
 
 
-def accumulated(deltas: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a client makes of a stream."""
-    calls: list[dict[str, Any]] = []
-    for delta in deltas:
-        for call in delta.get("tool_calls", []):
-            if call["index"] == len(calls):
-                calls.append({"type": call["type"], "function": dict(call["function"])})
-            else:
-                calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
-    return {
-        "reasoning_content": "".join(delta.get("reasoning_content", "") for delta in deltas),
-        "content": "".join(delta.get("content", "") for delta in deltas),
-        "tool_calls": calls,
-    }
+@given(text=TEXTS, places=PLACES, options=OPTIONS)
+def test_whole_and_in_pieces(text: str, places: list[int], options: dict[str, Any]) -> None:
+    whole, _, _ = made_of([text], **options)
+    message, deltas, _ = made_of(cut(text, places), **options)
+    assert without_ids(message) == without_ids(whole) == accumulated(deltas)
 
 
-@given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=12), inside=st.booleans(), parallel=st.booleans())
-def test_however_it_is_cut(text: str, cuts: list[int], inside: bool, parallel: bool) -> None:
-    expected = whole(text, inside=inside, parallel=parallel)
-    places = sorted({min(cut, len(text)) for cut in cuts} | {0, len(text)})
-    made = parts(inside=inside, parallel=parallel)
-    deltas = []
-    for begin, end in pairwise(places):
-        deltas += made.push(text[begin:end], is_end=False)
-    deltas += made.push("", is_end=True)
-    assert without_ids(made.message()) == expected
-    joined = accumulated(deltas)
-    assert joined["content"] == (expected["content"] or "")
-    assert joined["reasoning_content"] == expected.get("reasoning_content", "")
-    assert joined["tool_calls"] == expected.get("tool_calls", [])
+@given(text=TEXTS, opening=st.sampled_from(Opening))
+def test_what_is_not_looked_for_stays_in_the_content(text: str, opening: Opening) -> None:
+    message, _, parts = made_of([text], opening=opening, separate_reasoning=False)
+    assert message == {"role": "assistant", "content": text, "refusal": None}
+    assert parts.finish_reason(FinishReason.STOP) == "stop"
 
 
-@given(text=st.text(alphabet='<>/ab\n {}"', max_size=40))
-def test_text_without_tags_is_content_to_the_letter(text: str) -> None:
-    if not text.lstrip().startswith("<think>") and "<tool_call>" not in text:
-        assert whole(text) == {"role": "assistant", "content": text, "refusal": None}
+def test_a_call_in_a_thought_is_none() -> None:
+    text = f"<think>\n{CALL}\n</think>\n\nNo."
+    for separate, content in ((True, "No."), (False, text)):
+        message, _, parts = made_of([text], opening=Opening.EITHER, separate_reasoning=separate, with_calls=True)
+        assert message["content"] == content and "tool_calls" not in message
+        assert parts.finish_reason(FinishReason.STOP) == "stop"
 
 
 @pytest.mark.parametrize(
-    ("inside", "text", "thought", "content"),
-    [
-        (False, "<think>\nWhy?\n</think>\n\nBecause.", "Why?", "Because."),
-        (False, "<think>\nWhy?\n\nSo.", "Why?\n\nSo.", None),  # cut short
-        (False, "Because.", "", "Because."),
-        (False, "<think>\n\n</think>\n\nBecause.", "", "Because."),
-        (False, "Say <think> aloud</think>", "", "Say <think> aloud</think>"),
-        (True, "Why?\n</think>\n\nBecause.", "Why?", "Because."),
-        (True, "Why? </thi", "Why? </thi", None),
-        (False, "<think>a</think>b</think>c", "a", "b</think>c"),
-        (False, "  <thin", "", "  <thin"),
-    ],
+    ("text", "content"),
+    [("", ""), ("<think>\n\n</think>\n\n", None), ("<think>", None), (CALL, None), ("<think>\na\n</think>\n\nb", "b")],
 )
-def test_thoughts(inside: bool, text: str, thought: str, content: str | None) -> None:
-    message = whole(text, inside=inside)
-    assert (message.get("reasoning_content", ""), message["content"]) == (thought, content)
+def test_content_is_null_where_there_is_something_else(text: str, content: str | None) -> None:
+    message, deltas, _ = made_of([text], opening=Opening.EITHER, with_calls=True)
+    assert message["content"] == content
+    assert any("content" in delta for delta in deltas) == (content is not None)
 
 
-def calls_of(text: str, **options: bool) -> tuple[str | None, list[tuple[str, str]]]:
-    message = whole(text, **options)
-    made = [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", [])]
-    return message["content"], made
-
-
-def test_calls() -> None:
-    weather = ("get_weather", '{"city": "Paris"}')
-    assert calls_of(CALL) == (None, [weather])
-    assert calls_of(f"{CALL}\n{CALL}") == (None, [weather, weather])
-    assert calls_of(f"{CALL}\n{CALL}", parallel=False) == (None, [weather])
-    assert calls_of(f"Let me look.\n{CALL}\n") == ("Let me look.", [weather])
-    assert calls_of(CALL, calls=False) == (CALL, [])
-    assert calls_of(f"<think>\n{CALL}\n</think>\n\nNo.")[1] == [], "a call in a thought is none"
-
-
-def test_arguments_are_passed_on_as_they_are_written() -> None:
-    arguments = '{ "q":  "a \\"}\\" b</tool_call>", "n": [1, {"x": "]"}] }'
-    assert calls_of(f'<tool_call>{{"name":"f","arguments":{arguments}}}</tool_call>') == (None, [("f", arguments)])
-
-
-@pytest.mark.parametrize(
-    ("block", "call"),
-    [
-        ('{"arguments": {"x": 1}, "name": "g"}', ("g", '{"x": 1}')),
-        ('{"name": "g", "arguments": "{\\"x\\": 1}"}', ("g", '{"x": 1}')),
-        ('{"name": "g"}', ("g", "{}")),
-    ],
-)
-def test_other_ways_to_write_a_call(block: str, call: tuple[str, str]) -> None:
-    assert calls_of(f"<tool_call>\n{block}\n</tool_call>") == (None, [call])
-
-
-@pytest.mark.parametrize("block", ["nonsense", '{"name": 7, "arguments": {}}', "[1]", '{"name": ""}', "{" * 5000])
-def test_what_is_no_call_is_content(block: str) -> None:
-    text = f"<tool_call>{block}</tool_call>"
-    assert calls_of(text) == (text, [])
-
-
-def test_a_call_that_is_cut_short() -> None:
-    cut = CALL[: CALL.index("Paris")]
-    assert calls_of(cut) == (None, [("get_weather", '{"city": "')])
-    assert calls_of("<tool_call>\n{") == ("<tool_call>\n{", [])
+def test_calls_have_ids_of_their_own() -> None:
+    _, deltas, _ = made_of([CALL, "\n", CALL], opening=Opening.CONTENT, with_calls=True)
+    begun = [delta["tool_calls"][0] for delta in deltas if "id" in delta["tool_calls"][0]]
+    assert [call["index"] for call in begun] == [0, 1]
+    assert len({call["id"] for call in begun}) == 2 and all(call["id"].startswith("call_") for call in begun)
+    assert begun[0]["function"] == {"name": "get_weather", "arguments": ""}
 
 
 def test_the_reason_to_finish() -> None:
-    made = parts()
-    made.push(CALL, is_end=True)
-    assert made.finish_reason(FinishReason.STOP) == "tool_calls"
-    assert made.finish_reason(FinishReason.LENGTH) == "length"
-    assert made.finish_reason(None) is None
-    plain = parts()
-    plain.push("hello", is_end=True)
-    assert plain.finish_reason(FinishReason.STOP) == "stop"
-    assert json.dumps(plain.message())
+    _, _, parts = made_of([CALL], opening=Opening.CONTENT, with_calls=True)
+    assert parts.finish_reason(FinishReason.STOP) == "tool_calls"
+    assert parts.finish_reason(FinishReason.LENGTH) == "length"
+    assert parts.finish_reason(None) is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "number"),
+    [
+        (["<think>", "\n", "Why", "?", "\n", "</think>", "\n\n", "So"], 6),
+        (["<think>", "\n", "Why"], 4),  # with the token that ends the answer
+        (["<th", "ere>", "Why"], 0),
+        (["So"], 0),
+    ],
+)
+def test_tokens_of_the_thought(texts: list[str], number: int) -> None:
+    assert made_of(texts, opening=Opening.EITHER)[2].reasoning_tokens == number
+    json.dumps(made_of(texts, opening=Opening.EITHER)[0])

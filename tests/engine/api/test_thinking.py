@@ -45,6 +45,8 @@ def test_the_switch_of_the_template(built_in: ServedModel, enable_thinking: bool
         ("", "assistant\n<think>\n", {"anything"}),
         ("", "assistant\n", {"Z"}),  # the model does not think
         (SWITCHED, "", {"Z", "<think>"}),
+        ("<think>", "assistant\n", {"Z", "<think>"}),  # it begins the thought itself
+        ("<think>", "assistant\n<think>\n\n</think>\n\n", {"Z"}),
     ],
 )
 def test_other_templates(built_in: ServedModel, template: str, prompt: str, expected: set[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import select
 import subprocess
 import sys
@@ -51,6 +52,29 @@ def test_system_stays(talk: Talk) -> None:
 def test_length_and_thinking(talk: Talk) -> None:
     assert talk("say:abcdef#\n", "--max-tokens", "3") == ["abc"]
     assert talk("say:ab#\n", "--no-thinking") == talk("say:ab#\n", "--thinking") == ["ab"]
+
+
+def test_a_thought_is_no_part_of_what_is_said(
+    obedient: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a message with one goes back to the model, or the second line would have no answer."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("say:<think>[b]Why?</think>So.#\nand?\n"))
+    assert main(["chat", *obedient, "--temperature", "0"]) == 0
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("So.\n" * 2, "[b]Why?\n\n" * 2)
+
+
+def test_a_thought_is_dim_on_a_terminal(
+    obedient: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    prompt = "say:<think>\nWhy?\n</think>\n\nSo.#"
+    assert main(["generate", *obedient, "--chat", "--prompt", prompt, "--temperature", "0"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "So.\n"
+    assert "\x1b[2m" in told.err and re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told.err).endswith("Why?\n\n")
 
 
 def test_an_error_in_a_pipe_ends_it(
