@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reference.serving.runner import MAX_ROWS
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -15,8 +17,8 @@ class EngineSettings:
     overlap: bool = True  # prepare a step while the one before is computed
 
     def __post_init__(self) -> None:
-        if self.max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs is {self.max_num_seqs}; it must be at least 1")
+        if not 1 <= self.max_num_seqs <= MAX_ROWS:
+            raise ValueError(f"max_num_seqs is {self.max_num_seqs}; it must lie in [1, {MAX_ROWS}]")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}; with max_num_seqs {self.max_num_seqs} it "

@@ -58,6 +58,7 @@ class HistoryRunner:
 
     def submit(self, batch: Batch) -> int:
         self._in_flight.check_room()
+        batch.check_rows()
         token_ids = self._known(batch.token_ids)
         self._write(batch, token_ids)
         output = self._sampled(batch)
@@ -87,9 +88,6 @@ class HistoryRunner:
             raise ValueError(f"two tokens are written to one slot: {batch.slot_mapping.tolist()}")
         self.positions[batch.slot_mapping] = UNWRITTEN
         start = batch.query_start.tolist()
-        counts = np.diff(batch.query_start)
-        if ((counts[:-1] > 1) & (counts[1:] == 1)).any():
-            raise ValueError("rows of one token come before longer ones")
         for row in np.argsort(batch.positions[batch.query_start[:-1]], kind="stable").tolist():
             tokens = slice(start[row], start[row + 1])
             first = int(batch.positions[start[row]])

@@ -15,6 +15,11 @@ def bucket_rows(count: int) -> int:
     return 1 << (count - 1).bit_length() if count <= 8 else bucket_length(count)
 
 
+def bucket_queries(count: int) -> int:
+    """The padded number of a batch's queries: a power of 4 from 16 on."""
+    return max(16, 4 ** -(-(count - 1).bit_length() // 2))
+
+
 def bucket_blocks(count: int) -> int:
     """The padded width of a block table: a power of two."""
     return max(4, 1 << (count - 1).bit_length())

@@ -1,9 +1,7 @@
 """The reference panel behind an engine: the text of `qwen3.py` over paged KV memory, compiled by JAX.
 
-A batch is computed in two groups: rows of one token (decode) attend together, and each longer row (a chunk of a prompt)
-by itself, so that a short row is not padded to a long one. A batch of decode rows alone goes through each layer in one
-compiled function; a mixed one in a few. Shapes are padded to buckets, so few are ever compiled, and layers of one shape
-share their code.
+Rows attend in groups (`attend_rows.py`). A batch of decode rows alone goes through each layer in one compiled function;
+a mixed one in a few. Shapes are padded to buckets, so few are ever compiled, and layers of one shape share their code.
 
 JAX runs what it is told asynchronously and in order: `submit` returns while the batch is computed, the next batch takes
 the sampled tokens from where they are, and `result` waits.
@@ -23,17 +21,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from reference.formats import Array
-from reference.kernels.attention import paged_attention
 from reference.kernels.embedding import embedding
 from reference.kernels.log_probs import log_softmax, token_log_probs
 from reference.kernels.rope import rope_table
 from reference.kernels.sampling import is_usable
+from reference.model.attend_rows import RowGroup, attend_rows, row_groups
 from reference.model.config import ModelConfig
 from reference.model.in_flight import InFlight
 from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
-from reference.model.padding import bucket_blocks, bucket_rows, padded, padded_rows
-from reference.model.qwen3 import Positions, after_attention, before_attention, decoder_layer, logits
-from reference.model.runner import LOGIT_ROWS, bucket_length, keep_compiled_code
+from reference.model.padding import bucket_queries, bucket_rows, padded, padded_rows
+from reference.model.qwen3 import Positions, after_attention, before_attention, logits
+from reference.model.runner import LOGIT_ROWS, keep_compiled_code
 from reference.model.sample_rows import (
     largest,
     rows_that_sample,
@@ -43,20 +41,11 @@ from reference.model.sample_rows import (
 from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Layer, load_weights, widened
 from reference.serving.request import MAX_TOP_LOGPROBS
-from reference.serving.runner import NOT_SAMPLED, Batch, StepOutput, TokenScores
+from reference.serving.runner import MAX_ROWS, NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 BLOCK_SIZE = 16  # tokens
 SEQUENCES = 16  # of full length, for which there is KV memory by default
 MEMORY_SHARE = 1 / 8  # of the machine's memory, at most, for KV memory, and for weights in float32
-MAX_ROWS = 1024  # samples of the last batch that the next can refer to
-
-
-class RowGroup(NamedTuple):
-    """Rows that attend together: a block table and the places of their tokens among those of the batch."""
-
-    block_table: Array  # i32 [R, M], -1 pads
-    query_start: Array  # i32 [R + 1]
-    seq_lens: Array  # i32 [R]; 0 on padding
 
 
 class _Done(NamedTuple):
@@ -91,7 +80,7 @@ class PagedRunner:
         self.config = config
         self.vocab_size = config.vocab_size
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._num_token_ids = num_token_ids
+        self._num_token_ids, self._max_model_len = num_token_ids, max_model_len
         weights = load_weights(config, tensors, put=jnp.asarray)
         if widen:
             weights = widened(weights)
@@ -115,39 +104,33 @@ class PagedRunner:
         """Declare what is compiled when its shapes are first met."""
         config = self.config
 
-        def attend(q: Array, kv: KeysValues, group: RowGroup, max_query_len: int) -> Array:
-            return paged_attention(q, *values_of(kv, q.dtype), *group, max_query_len=max_query_len)
+        def attend(q: Array, kv: KeysValues, group: RowGroup, attended: Array, max_query_len: int) -> Array:
+            return attend_rows(q, values_of(kv, q.dtype), group, attended, max_query_len)
 
         def decode_layer(
             layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array, group: RowGroup
         ) -> tuple[Array, KeysValues]:
-            written = []
-
-            def write_and_attend(q: Array, k: Array, v: Array) -> Array:
-                written.append(write(k, v, kv, slots))
-                return attend(q, written[0], group, 1)
-
-            return decoder_layer(layer, config, x, positions, write_and_attend), written[0]
+            q, k, v = before_attention(layer, config, x, positions)
+            kv = write(k, v, kv, slots)
+            return after_attention(layer, config, x, attend(q, kv, group, jnp.zeros_like(q), 1)), kv
 
         def begin_layer(
             layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array
-        ) -> tuple[Array, KeysValues]:
+        ) -> tuple[Array, KeysValues, Array]:
             q, k, v = before_attention(layer, config, x, positions)
-            return q, write(k, v, kv, slots)
-
-        def attend_more(attended: Array, q: Array, kv: KeysValues, group: RowGroup, max_query_len: int) -> Array:
-            return attended + attend(q, kv, group, max_query_len)  # 0 for the tokens of other rows
+            padding = jnp.zeros((bucket_queries(len(q)) - len(q), *q.shape[1:]), q.dtype)
+            q = jnp.concat([q, padding])
+            return q, write(k, v, kv, slots), jnp.zeros_like(q)
 
         def end_layer(layer: Layer, x: Array, attended: Array) -> Array:
-            return after_attention(layer, config, x, attended)
+            return after_attention(layer, config, x, attended[: len(x)])
 
         def remember(token_ids: Array, row_numbers: Array) -> Array:
             return jnp.zeros(MAX_ROWS, jnp.int32).at[row_numbers].set(token_ids, mode="drop")
 
         self._decode_layer = jax.jit(decode_layer, donate_argnums=1)
         self._begin_layer = jax.jit(begin_layer, donate_argnums=1)
-        self._attend = jax.jit(attend, static_argnums=3)
-        self._attend_more = jax.jit(attend_more, static_argnums=4)
+        self._attend = jax.jit(attend, static_argnums=4, donate_argnums=3)
         self._end_layer = jax.jit(end_layer)
         self._embed = jax.jit(lambda ids, previous, table: embedding(jnp.maximum(_known(ids, previous), 0), table))
         self._rows = jax.jit(lambda x, index: x[index])  # apart from the head, which is compiled anew for each shape
@@ -158,8 +141,7 @@ class PagedRunner:
 
     def submit(self, batch: Batch) -> int:
         self._in_flight.check_room()
-        if batch.num_rows > MAX_ROWS:
-            raise ValueError(f"a batch has {batch.num_rows} rows; at most {MAX_ROWS} are supported")
+        batch.check_rows()
         x = self._forward(batch)
         rows = np.flatnonzero(batch.sampling.samples)
         token_ids = scores = None
@@ -185,30 +167,24 @@ class PagedRunner:
 
     def _forward(self, batch: Batch) -> Array:  # [T padded, H]
         """Every token through every layer; keys and values go to their slots."""
-        counts = np.diff(batch.query_start)
-        num_decode = int((counts == 1).sum())
-        if (counts[:num_decode] != 1).any():
-            raise ValueError("rows of one token come before longer ones")
-        decodes_only = num_decode == batch.num_rows
-        num_tokens = bucket_rows(batch.num_tokens) if decodes_only else bucket_length(batch.num_tokens)
-        token_ids = padded(batch.token_ids, num_tokens, 0)
-        slots = padded(batch.slot_mapping.astype(np.int32), num_tokens, -1)
-        index = padded(batch.positions, num_tokens, 0)
+        num_tokens = bucket_rows(batch.num_tokens)
+        groups = row_groups(batch, self.block_size, self._max_model_len)
+        decodes_only = groups[-1][1] == 1
+        # What every layer reads is put on the device once.
+        groups = [(jax.device_put(group), max_query_len) for group, max_query_len in groups]
+        index = jnp.asarray(padded(batch.positions, num_tokens, 0))
+        slots = jnp.asarray(padded(batch.slot_mapping.astype(np.int32), num_tokens, -1))
         positions = Positions(index, self._cos, self._sin)
-        x = self._embed(token_ids, self._previous, self._ends.embedding)
-        groups = [_group(batch, row, row + 1) for row in range(num_decode, batch.num_rows)]
-        if num_decode:
-            groups.insert(0, _group(batch, 0, num_decode))
+        x = self._embed(padded(batch.token_ids, num_tokens, 0), self._previous, self._ends.embedding)
         for number, layer in enumerate(self._layers):
             kv = self.kv[number]
             if decodes_only:
                 x, self.kv[number] = self._decode_layer(layer, kv, x, positions, slots, groups[0][0])
                 continue
-            q, kv = self._begin_layer(layer, kv, x, positions, slots)
+            q, kv, attended = self._begin_layer(layer, kv, x, positions, slots)
             self.kv[number] = kv
-            attended = self._attend(q, kv, *groups[0])
-            for group in groups[1:]:
-                attended = self._attend_more(attended, q, kv, *group)
+            for group, max_query_len in groups:
+                attended = self._attend(q, kv, group, attended, max_query_len)
             x = self._end_layer(layer, x, attended)
         return x
 
@@ -259,20 +235,6 @@ def _compiled(function: Callable[..., Any], *arrays: Any, **static: Any) -> Any:
 def _known(token_ids: Array, previous: Array) -> Array:
     """Tokens, with those that the previous batch sampled (-1 - row) in their place."""
     return jnp.where(token_ids < 0, previous[jnp.maximum(-1 - token_ids, 0)], token_ids)
-
-
-def _group(batch: Batch, begin: int, end: int) -> tuple[RowGroup, int]:
-    """Rows begin to end - 1, and the padded length of the longest."""
-    num_rows = bucket_rows(end - begin)
-    start = batch.query_start[begin : end + 1]
-    seq_lens = batch.seq_lens[begin:end]
-    longest = int(np.diff(start).max())
-    width = bucket_blocks(int((batch.block_table[begin:end] >= 0).sum(axis=1).max()))
-    table = np.full((num_rows, width), -1, np.int32)
-    used = min(width, batch.block_table.shape[1])
-    table[: end - begin, :used] = batch.block_table[begin:end, :used]
-    group = RowGroup(table, padded(start, num_rows + 1, start[-1]), padded(seq_lens, num_rows, 0))
-    return group, longest if longest == 1 else bucket_length(longest)
 
 
 def build_runner(

@@ -24,6 +24,7 @@ UNUSABLE_LOGITS = -1  # the model's logits hold NaN or +inf, or nothing but -inf
 NOTHING_ALLOWED = -2  # every token that may be sampled has probability 0
 NOT_SAMPLED = -3  # the row did not ask for one: more of its prompt is to come
 
+MAX_ROWS = 1024  # of a batch
 MAX_IN_FLIGHT = 2  # batches that were submitted and whose result was not taken
 
 
@@ -60,6 +61,7 @@ class Sampling:
 @dataclass(frozen=True, eq=False)
 class Batch:
     """T tokens of R rows, row after row; a row is the next tokens of one sequence. Rows of one token come first.
+    There are at most MAX_ROWS rows.
 
     Every token's key and value are written to its slot; then its query sees the keys of its row at positions up to its
     own, all of which this batch or an earlier one has written.
@@ -84,6 +86,18 @@ class Batch:
     @property
     def num_rows(self) -> int:
         return len(self.seq_lens)
+
+    @property
+    def num_decode_rows(self) -> int:
+        """Rows of one token, which come first."""
+        return int((np.diff(self.query_start) == 1).sum())
+
+    def check_rows(self) -> None:
+        """Errors: ValueError for too many rows, and where one of one token comes after a longer one."""
+        if self.num_rows > MAX_ROWS:
+            raise ValueError(f"a batch has {self.num_rows} rows; at most {MAX_ROWS} are supported")
+        if (np.diff(self.query_start[: self.num_decode_rows + 1]) != 1).any():
+            raise ValueError("rows of one token come before longer ones")
 
 
 @dataclass(frozen=True, eq=False)

@@ -494,6 +494,7 @@ def test_preemption_in_the_middle_of_a_prompt_forgets_no_log_probability(when: i
     ("settings", "says"),
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+        ({"max_num_seqs": 1025, "max_num_batched_tokens": 2048}, r"max_num_seqs is 1025; it must lie in \[1, 1024\]"),
         ({"max_num_seqs": 8, "max_num_batched_tokens": 7}, "max_num_batched_tokens is 7; with max_num_seqs 8"),
     ],
 )

@@ -16,10 +16,10 @@ from reference.kernels.log_probs import log_softmax, token_log_probs
 from reference.model import paged_runner
 from reference.model.config import ModelConfig
 from reference.model.kv_memory import storage_dtype
-from reference.model.padding import bucket_blocks, bucket_rows
-from reference.model.paged_runner import MAX_ROWS, PagedRunner, build_runner, token_scores
+from reference.model.padding import bucket_blocks, bucket_queries, bucket_rows
+from reference.model.paged_runner import PagedRunner, build_runner, token_scores
 from reference.model.runner import JaxRunner
-from reference.serving.runner import NOT_SAMPLED, UNUSABLE_LOGITS, Batch, StepOutput
+from reference.serving.runner import MAX_ROWS, NOT_SAMPLED, UNUSABLE_LOGITS, Batch, StepOutput
 from tests.reference.model.batches import Fed, batch_of
 from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
 
@@ -319,7 +319,7 @@ def test_the_likeliest_tokens_are_those_of_a_full_sort() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 17, 33, 100, 1000])
 def test_a_bucket_holds_what_is_asked_and_is_its_own_bucket(count: int) -> None:
-    for bucket in (bucket_rows, bucket_blocks):
+    for bucket in (bucket_rows, bucket_blocks, bucket_queries):
         assert count <= bucket(count) == bucket(bucket(count))
     assert bucket_rows(count) < 2 * count or count == 1
 
