@@ -1,7 +1,7 @@
 """What runs next. The policy is that of `reference/serving/schedule.py`, in data structures that do not search.
 
 Waiting sequences stand in a heap, running ones in a sorted list, both by urgency; those that ended while they waited
-are dropped when they come to the top.
+are dropped when they come to the top, or when they are the most of the heap.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ class Scheduler:
             self._give_up(sequence)
         else:
             self.num_waiting -= 1
+            if len(self._waiting) > 2 * self.num_waiting:
+                self._waiting = [entry for entry in self._waiting if not entry[1].ended]
+                heapq.heapify(self._waiting)
 
     def plan(self) -> Plan:
         """The next step. `num_computed` of its sequences counts it as done."""

@@ -160,6 +160,20 @@ def test_a_thousand_aborts_leave_no_block_behind() -> None:
     check_idle(engine)
 
 
+def test_what_was_aborted_while_it_waited_is_let_go_of() -> None:
+    """Behind one that runs for long, so that nothing of the queue comes to its top."""
+    engine = engine_of(max_num_seqs=1)
+    engine.add(request("runs", [60], max_tokens=50, ignore_eos=True))
+    engine.step()
+    for number in range(100):
+        engine.add(request(f"r{number}", [61], max_tokens=1))
+    for number in range(95):
+        engine.abort(f"r{number}")
+    assert engine.scheduler.num_waiting == 5 and len(engine.scheduler._waiting) <= 10
+    ended = {name for name, _ in finished(engine)}
+    assert {f"r{number}" for number in range(95, 100)} < ended
+
+
 # A runner that fails
 
 
