@@ -69,13 +69,17 @@ def rounded_to_fp8(
 
 
 def _block_max(x: Array, block: tuple[int, int]) -> Array:
-    """The largest element of each block: [..., M, K] -> [..., ceil(M / rows), ceil(K / columns)]; x >= 0."""
+    """The largest element of each block: [..., M, K] -> [..., ceil(M / rows), ceil(K / columns)]; x >= 0.
+
+    NaN where the block has one: said apart, because XLA on a CPU passes over NaN in the maximum of a large array.
+    """
     (*stack, m, k), (rows, columns) = x.shape, block
     m_blocks, k_blocks = -(-m // rows), -(-k // columns)
     no_padding = [(0, 0)] * len(stack)
     padded = xpx.pad(x, [*no_padding, (0, m_blocks * rows - m), (0, k_blocks * columns - k)])
     xp = x.__array_namespace__()
-    return xp.max(xp.reshape(padded, (*stack, m_blocks, rows, k_blocks, columns)), axis=(-3, -1))
+    blocks = xp.reshape(padded, (*stack, m_blocks, rows, k_blocks, columns))
+    return xp.where(xp.any(xp.isnan(blocks), axis=(-3, -1)), xp.nan, xp.max(blocks, axis=(-3, -1)))
 
 
 def _spread(scale_inv: Array, shape: tuple[int, ...], block: tuple[int, int]) -> Array:
