@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -100,12 +101,13 @@ class Engine:
             num_token_ids=self._num_token_ids,
             eos_token_ids=self._eos_token_ids,
         )
-        sequences = [self._sequence(request, index) for index in range(request.params.n)]
+        prompt_hashes: list[bytes] = []
+        sequences = [self._sequence(request, index, prompt_hashes) for index in range(request.params.n)]
         self._requests[request.request_id] = sequences
         for sequence in sequences:
             self.scheduler.add(sequence)
 
-    def _sequence(self, request: Request, index: int) -> Sequence:
+    def _sequence(self, request: Request, index: int, prompt_hashes: list[bytes]) -> Sequence:
         params = request.params
         context_left = self.max_model_len - len(request.prompt_token_ids)
         sequence = Sequence(
@@ -116,7 +118,8 @@ class Engine:
             budget=context_left if params.max_tokens is None else min(params.max_tokens, context_left),
             text=TextStream.of(params, self._detokenizers),
             constraint=None if params.constraint is None else params.constraint.begin(),
-            tokens=list(request.prompt_token_ids),
+            tokens=array("i", request.prompt_token_ids),
+            prompt_hashes=prompt_hashes,
         )
         sequence.mask = combined_mask(params.allowed_token_ids, sequence.constraint, self._num_token_ids)
         self._num_added += 1

@@ -6,6 +6,8 @@ slot for each running sequence, written when it is admitted; a batch gathers its
 
 from __future__ import annotations
 
+from array import array
+
 import numpy as np
 
 from engine.core.sequence import Sequence, penalizes
@@ -163,18 +165,19 @@ class Rows:
 def _histories(special: list[tuple[int, Sequence]], num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The tokens of those whose parameters penalize what occurred."""
     lens, prompt_lens = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
-    history: list[int] = []
+    history = array("i")
     for row, sequence in special:
         if not penalizes(sequence.params):
             continue
-        begin = len(history)
-        history += sequence.tokens
+        # The other penalties are for what was put out alone.
+        begin = 0 if sequence.params.repetition_penalty != 1 else sequence.num_prompt
+        history += sequence.tokens[begin:]
         if sequence.num_pending:
             history.append(-1 - sequence.row)
-        lens[row], prompt_lens[row] = len(history) - begin, sequence.num_prompt
+        lens[row], prompt_lens[row] = sequence.num_output + sequence.num_prompt - begin, sequence.num_prompt - begin
     start = np.zeros(num_rows + 1, np.int32)
     np.cumsum(lens, out=start[1:])
-    return np.array(history, np.int32), start, prompt_lens
+    return np.frombuffer(history, np.int32), start, prompt_lens
 
 
 def _padded(lists: dict[int, list], num_rows: int, padding: float, dtype: type) -> np.ndarray:

@@ -130,7 +130,7 @@ class Scheduler:
         blocks: list[int] = []
         if not (self.settings.prefix_cache and sequence.uses_prefix_cache):
             return blocks
-        extend_hashes(sequence.hashes, sequence.tokens, self.block_size, len(sequence.tokens))
+        self._hash(sequence, len(sequence.tokens))
         for block_hash in sequence.hashes[: (len(sequence.tokens) - 1) // self.block_size]:
             block = self.pool.find(block_hash)
             if block is None:
@@ -146,10 +146,17 @@ class Scheduler:
         num_full = min(sequence.num_computed, len(sequence.tokens)) // self.block_size
         if num_full <= sequence.num_stored:
             return
-        extend_hashes(sequence.hashes, sequence.tokens, self.block_size, num_full * self.block_size)
+        self._hash(sequence, num_full * self.block_size)
         for number in range(sequence.num_stored, num_full):
             self.pool.store(sequence.blocks[number], sequence.hashes[number])
         sequence.num_stored = num_full
+
+    def _hash(self, sequence: Sequence, num_tokens: int) -> None:
+        """Let the hashes of a sequence reach all full blocks of its first tokens; a prompt is hashed once."""
+        if not sequence.hashes:
+            extend_hashes(sequence.prompt_hashes, sequence.tokens, self.block_size, sequence.num_prompt)
+            sequence.hashes = sequence.prompt_hashes.copy()
+        extend_hashes(sequence.hashes, sequence.tokens, self.block_size, num_tokens)
 
     def _give_up(self, sequence: Sequence) -> None:
         self._store(sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,7 +26,8 @@ class Sequence:
     budget: int  # tokens of output, from max_tokens and the context
     text: TextStream
     constraint: ConstraintState | None
-    tokens: list[int]  # the prompt, and what was sampled and is known
+    tokens: array[int]  # i32: the prompt, and what was sampled and is known
+    prompt_hashes: list[bytes]  # of the prompt's full blocks, once one of the request's samples has asked
     params: SamplingParams = field(init=False)  # of the request
     urgency: tuple[int, int] = field(init=False)
     num_prompt: int = field(init=False)

@@ -10,6 +10,7 @@ import argparse
 import json
 import statistics
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -134,4 +135,4 @@ def lookup_time(cached: int) -> float:
 def _sequence(prompt: list[int]) -> Sample:
     request = Request("prompt", tuple(prompt), SamplingParams())
     text = TextStream.of(request.params, lambda _: None)  # type: ignore[arg-type, return-value]
-    return Sample(request, 0, 0, 0.0, 1, text, None, list(prompt))
+    return Sample(request, 0, 0, 0.0, 1, text, None, array("i", prompt), [])

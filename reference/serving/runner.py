@@ -47,7 +47,8 @@ class Sampling:
     seed: np.ndarray  # u32 [R, 2], low word and high word
     sample_index: np.ndarray  # i32 [R]
     num_logprobs: np.ndarray  # i32 [R]: likeliest tokens to report beside the sampled one; -1 reports nothing
-    # The tokens of rows that have a penalty, prompt and output, one row after another; rows without have none.
+    # The tokens of rows that have a penalty, one row after another: the output, and the prompt before it where its
+    # repetition is penalized. Rows without a penalty have none.
     history: np.ndarray  # i32 [H]; -1 - r means: what row r of the previous batch sampled
     history_start: np.ndarray  # i32 [R + 1]: row r has history[history_start[r] : history_start[r + 1]]
     prompt_lens: np.ndarray  # i32 [R]: how many of a row's history are its prompt

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -158,6 +159,19 @@ def test_a_thousand_aborts_leave_no_block_behind() -> None:
         engine.abort(name)
     finished(engine)
     check_idle(engine)
+
+
+def test_the_samples_of_a_request_hash_its_prompt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+
+    def counted(*args: Any, **options: Any) -> Any:
+        hashed.append(1)
+        return blake2b(*args, **options)
+
+    monkeypatch.setattr("engine.core.prefix.blake2b", counted)
+    engine = engine_of(num_blocks=200, max_num_seqs=8)
+    finished_ = run(engine, request("r", range(60, 60 + 6 * BLOCK_SIZE), n=8, max_tokens=2))
+    assert len(finished_) == 8 and len(hashed) == 6
 
 
 def test_what_was_aborted_while_it_waited_is_let_go_of() -> None:

@@ -6,13 +6,21 @@ after every step; and what nobody holds is poisoned.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from engine.core.engine import Engine
+from engine.core.rows import Rows
+from engine.core.sequence import Sequence
 from engine.core.settings import EngineSettings
 from reference.model.history_runner import HistoryModel, HistoryRunner
+from reference.serving.runner import Sampling
 from reference.serving.specification import Specification
 from tests.engine.core.lockstep import Lockstep
 from tests.engine.core.tiny import BLOCK_SIZE, MAX_MODEL_LEN, check_and_poison, tiny_engine
@@ -72,3 +80,37 @@ def test_any_trace(trace: list[Arrival], num_blocks: int, chosen: EngineSettings
 @ANY
 def test_any_trace_at_length(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> None:
     check_trace(trace, num_blocks, chosen)
+
+
+def runs_before_its_mask_is_known(patch: pytest.MonkeyPatch) -> None:
+    """A sequence under a constraint does not sit out the step before the last token is known."""
+    patch.setattr(Sequence, "ready", property(lambda self: self.num_output < self.budget))
+
+
+def mask_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    """A constraint is followed, and not imposed."""
+    sampling = Rows._sampling
+
+    def planted(self: Rows, sequences: list[Sequence]) -> Sampling:
+        of_rows = sampling(self, sequences)
+        return replace(of_rows, mask_row=np.full_like(of_rows.mask_row, -1))
+
+    patch.setattr(Rows, "_sampling", planted)
+
+
+@pytest.mark.parametrize("plant", [runs_before_its_mask_is_known, mask_is_left_out])
+def test_a_planted_fault_of_constraints_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """test_bulk.py plants the others; its runner reads no masks."""
+    plant(monkeypatch)
+    # Without its check of plans: the fault must show in what comes out.
+    monkeypatch.setattr("tests.engine.core.test_traces.Lockstep", lambda engine: SimpleNamespace(num_plans=1))
+
+    @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], phases=[Phase.generate], database=None)
+    @ANY
+    def attempt(trace: list[Arrival], num_blocks: int, chosen: EngineSettings) -> None:
+        check_trace(trace, num_blocks, chosen)
+
+    with pytest.raises((AssertionError, ValueError)):
+        attempt()

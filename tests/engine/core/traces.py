@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from engine.core.engine import Engine
 from reference.serving.request import Request, RequestOutput, SamplingParams
 from reference.serving.specification import Specification
+from tests.engine.core.constraints import Salted
 from tests.engine.core.tiny import MAX_MODEL_LEN
 from tests.reference.serving.fakes import EOS
 
@@ -63,6 +64,8 @@ def sampling(draw: st.DrawFn, *, greedy: bool | None = None) -> SamplingParams:
         return draw(values) if draw(st.integers(0, 3)) == 0 else otherwise
 
     max_tokens = draw(st.one_of(st.none(), st.integers(1, 12)))
+    constraint = sometimes(st.builds(Salted, st.integers(0, 99)), None)
+    free = constraint is None  # an answer under a constraint ends where that does
     return SamplingParams(
         n=sometimes(st.integers(2, 3), 1),
         temperature=0.0 if greedy else draw(st.sampled_from([0.5, 1.0, 3.0])),
@@ -74,12 +77,13 @@ def sampling(draw: st.DrawFn, *, greedy: bool | None = None) -> SamplingParams:
         frequency_penalty=sometimes(st.sampled_from([1.0]), 0.0),
         logit_bias=sometimes(st.dictionaries(st.sampled_from([EOS, 97, 98]), st.sampled_from([-100.0, 5.0])), {}),
         allowed_token_ids=sometimes(st.sampled_from([(97, 98, EOS), tuple(range(60, 130))]), None),
+        constraint=constraint,
         seed=draw(st.integers(0, 3)),
         max_tokens=max_tokens,
-        min_tokens=sometimes(st.integers(1, max_tokens or 4), 0),
+        min_tokens=sometimes(st.integers(1, max_tokens or 4), 0) if free else 0,
         stop=sometimes(st.sampled_from([("a",), ("bc", "ca"), ("\ufffd",)]), ()),
         stop_token_ids=sometimes(st.sampled_from([(97,), (98, 99)]), ()),
-        ignore_eos=sometimes(st.booleans(), False),
+        ignore_eos=sometimes(st.booleans(), False) if free else False,
         include_stop_str_in_output=sometimes(st.booleans(), False),
         logprobs=sometimes(st.integers(0, 3), None),
         prompt_logprobs=sometimes(st.integers(0, 2), None),
