@@ -161,4 +161,5 @@ def renaming(names: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise RequestError(names.get(error.param, error.param), str(error)) from None
+        name = names.get(error.param, error.param)
+        raise RequestError(name, str(error).replace(error.param, name)) from None

@@ -43,6 +43,10 @@ class ChatAnswer(Answer):
         if constraint is not None or (call is not None and opening is Opening.THOUGHT):
             constraint = after_thought(served, prompt, constraint or call)  # type: ignore[arg-type]
         if constraint is None and call is None and body.offered and not body.parallel_tool_calls:
+            for param in ("ignore_eos", "min_tokens"):
+                if getattr(body, param):
+                    ends = "the first call ends the answer"
+                    raise RequestError(param, f"{param} cannot be given where parallel_tool_calls is false: {ends}")
             constraint = OneCall(served, opening, body.skip_special_tokens)
         params = served.sampling_params(
             body,
@@ -55,9 +59,12 @@ class ChatAnswer(Answer):
     def pieces(self, index: int, output: RequestOutput) -> list[Piece]:
         parts = self._parts.get(index)
         if parts is None:
-            separate, with_calls = self.body.separate_reasoning, bool(self.body.offered)
-            parts = MessageParts(self.opening, separate_reasoning=separate, with_calls=with_calls)
-            self._parts[index] = parts
+            parts = self._parts[index] = MessageParts(
+                self.opening,
+                separate_reasoning=self.body.separate_reasoning,
+                with_calls=bool(self.body.offered),
+                must_call=self.body.must_call,
+            )
         return parts.push(output.text, len(output.token_ids), is_end=output.finish_reason is not None)
 
     def choice(self, index: int, outputs: list[RequestOutput]) -> dict[str, Any]:
@@ -103,12 +110,12 @@ class ChatAnswer(Answer):
 
 def forced_call(served: ServedModel, body: ChatRequest) -> Constraint | None:
     """The constraint of an answer that must call a tool; None if it need not. Errors: RequestError."""
+    if not body.must_call:
+        return None
     tools = {tool["function"]["name"]: tool["function"].get("parameters") for tool in body.offered}
     if isinstance(body.tool_choice, NamedTool):
         name = body.tool_choice.function.name
         tools = {name: tools[name]}
-    elif body.tool_choice != "required":
-        return None
     try:
         return tool_calls(served.grammars, tools, parallel=body.parallel_tool_calls)
     except ValueError as error:

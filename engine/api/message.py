@@ -15,11 +15,18 @@ from reference.serving.request import FinishReason
 class MessageParts:
     """One sample's message. A stream sends its pieces; the whole message is all of them joined."""
 
-    def __init__(self, opening: Opening, *, separate_reasoning: bool = True, with_calls: bool = False) -> None:
+    def __init__(
+        self,
+        opening: Opening,
+        *,
+        separate_reasoning: bool = True,
+        with_calls: bool = False,
+        must_call: bool = False,
+    ) -> None:
         """separate_reasoning: if not, a thought is content, tags and all. with_calls: the content may hold calls; a
-        thought never does."""
+        thought never does. must_call: there is no other content."""
         self._thought = ThoughtSplit(opening)
-        self._calls = ToolCallSplit()
+        self._calls = ToolCallSplit(must_call=must_call)
         self._separate_reasoning, self._with_calls = separate_reasoning, with_calls
         self._tokens_before_content = 0
         self._pieces: list[Piece] = []
@@ -50,8 +57,10 @@ class MessageParts:
         return message_of(self._pieces)
 
     def finish_reason(self, reason: FinishReason | None) -> str | None:
-        """OpenAI's word for how a message ended."""
-        return "tool_calls" if self._calls.num_calls and reason is FinishReason.STOP else reason
+        """OpenAI's word for how a message ended. Not `tool_calls` where a stop string cut the last of them short: a
+        client makes them."""
+        made = self._calls.num_calls and not self._calls.in_arguments
+        return "tool_calls" if made and reason is FinishReason.STOP else reason
 
     def _told(self, text: str, is_end: bool) -> Iterator[Piece]:
         yield from self._after_thought(self._thought.push(text))

@@ -60,6 +60,10 @@ class ServedModel:
         An unseeded request gets a random seed of 64 bits; a negative one is read as two's complement.
         Errors: RequestError.
         """
+        if constraint is not None and body.allowed_token_ids is not None:
+            # Together they may allow nothing, which nobody knows before it happens.
+            message = "allowed_token_ids cannot be given where the answer has a given form: a format, or calls of tools"
+            raise RequestError("allowed_token_ids", message)
         defaults = self.defaults
         of_prompt = [number for number in (body.prompt_logprobs, echoed_logprobs) if number is not None]
         return SamplingParams(

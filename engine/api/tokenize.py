@@ -50,6 +50,8 @@ def tokenize(served: ServedModel, raw: bytes) -> dict[str, Any]:
     fields = read_object(raw)
     body: TokenizeRequest | TokenizeChatRequest
     if fields.get("messages") is not None:
+        if fields.get("prompt") is not None:
+            raise RequestError("prompt", "prompt and messages are both given; give one")
         body = check(TokenizeChatRequest, fields)
         served.check_name(body.model)
         ids = prompt_of(served, body, add_generation_prompt=body.add_generation_prompt)

@@ -39,7 +39,9 @@ class _Stage(Enum):
 class ToolCallSplit:
     """Takes one answer's content apart. However its text is cut, the pieces joined are the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, must_call: bool = False) -> None:
+        """must_call: the answer is nothing but calls, so the beginning of one is not content."""
+        self._must_call = must_call
         self.num_calls = 0
         self.num_ended = 0
         self._stage = _Stage.CONTENT
@@ -64,13 +66,18 @@ class ToolCallSplit:
                 case _:
                     yield from self._read_block()
 
+    @property
+    def in_arguments(self) -> bool:
+        """Are the arguments of a call not complete?"""
+        return self._stage is _Stage.ARGUMENTS
+
     def finish(self) -> Iterator[Piece]:
         """What was held back, once the answer has ended. A call that is cut short has the arguments that came."""
         held, self._held = self._held, ""
         match self._stage:
             case _Stage.CONTENT if not self._nothing_since_call or held.strip(_WHITE):
                 yield from self._content(held)
-            case _Stage.OPENED | _Stage.HEAD:
+            case _Stage.OPENED | _Stage.HEAD if not self._must_call:
                 yield from self._content(self._block + held)
             case _Stage.ARGUMENTS:
                 yield from self._arguments(held)

@@ -99,6 +99,10 @@ class ToolUse(Tools):
         return self
 
     @property
+    def must_call(self) -> bool:
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
     def tools_as_given(self) -> list[dict[str, Any]]:
         return super().offered
 

@@ -26,6 +26,7 @@ class Plan:
     rows: list[tuple[Sequence, int]] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     admitted: list[tuple[Sequence, int]] = field(default_factory=list)  # and its tokens found in the prefix cache
+    admits: bool = True  # not once one was preempted, or the next that waits found no room
 
 
 class Scheduler:
@@ -72,9 +73,10 @@ class Scheduler:
                 (decoding if sequence.num_lacking == 1 else longer).append(sequence)
         budget = self.settings.max_num_batched_tokens
         budget -= self._run(decoding, budget, plan)
-        budget -= self._run(longer, budget, plan)
-        if not plan.preempted:
-            self._admit(budget, plan)
+        for sequence in longer:
+            budget -= self._admit(budget, plan, before=sequence)
+            budget -= self._run([sequence], budget, plan)
+        self._admit(budget, plan)
         return plan
 
     def _grow(self, sequence: Sequence, plan: Plan) -> None:
@@ -84,6 +86,7 @@ class Scheduler:
             self._give_up(victim)
             self.add(victim)
             plan.preempted.append(victim)
+            plan.admits = False
             if victim is sequence:
                 return
         sequence.blocks.append(self.pool.take())
@@ -102,13 +105,19 @@ class Scheduler:
             used += num_tokens
         return used
 
-    def _admit(self, budget: int, plan: Plan) -> None:
-        while budget and len(self.running) < self.settings.max_num_seqs and (head := self._head()):
+    def _admit(self, budget: int, plan: Plan, before: Sequence | None = None) -> int:
+        """Admit and run what waits and is more urgent than another. Returns what was used of the budget."""
+        left = budget
+        while left and plan.admits and len(self.running) < self.settings.max_num_seqs:
+            head = self._head()
+            if head is None or (before is not None and before.urgency < head.urgency):
+                break
             reused = self._reusable(head)
             num_new = -(-len(head.tokens) // self.block_size) - len(reused)
             # What a preempted sequence has in flight is one of its tokens, so its length is not known yet.
             if head.num_in_flight or num_new > self.pool.num_idle - self.pool.num_idle_of(reused):
-                return
+                plan.admits = False
+                break
             heapq.heappop(self._waiting)
             self.num_waiting -= 1
             for block in reused:
@@ -118,7 +127,8 @@ class Scheduler:
             head.num_computed = len(reused) * self.block_size
             insort(self.running, head, key=URGENCY)
             plan.admitted.append((head, head.num_computed))
-            budget -= self._run([head], budget, plan)
+            left -= self._run([head], left, plan)
+        return budget - left
 
     def _head(self) -> Sequence | None:
         while self._waiting and self._waiting[0][1].ended:

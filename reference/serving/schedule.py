@@ -7,10 +7,10 @@ A step, for tokens up to `max_num_batched_tokens` and samples up to `max_num_seq
 
 1. every running sample needs blocks for its next token. The most urgent gets them first; where none is idle, the least
    urgent running sample is preempted: it gives its blocks up, and waits at its place in the order;
-2. samples that lack one token (they decode) run first, then those that lack more (prompts, and what was preempted),
-   most urgent first, as many tokens as the budget has left: a chunk;
-3. if none was preempted, waiting samples are admitted, most urgent first and none out of turn, while there are blocks
-   for all their known tokens. Each begins with what the prefix cache holds of it.
+2. samples that lack one token (they decode) run first;
+3. then those that lack more (prompts, and what was preempted) and those that wait, in one order, most urgent first,
+   with as many tokens as the budget has left: a chunk. Waiting samples are admitted only if none was preempted, none
+   out of turn, while there are blocks for all their known tokens. Each begins with what the prefix cache holds of it.
 
 A token may be in flight: sampled by a batch whose result is not known yet. The next step can feed it to the model all
 the same. It waits for the result where the sampled token decides what may follow (a constraint), where the sample
@@ -90,20 +90,25 @@ def next_step(
 
     ready = [sample for sample in running if sample.ready]
     budget = max_num_batched_tokens
-    for sample in sorted(ready, key=lambda sample: sample.num_lacking > 1):
+    for sample in [sample for sample in ready if sample.num_lacking == 1]:
         budget -= _run(sample, budget, plan, paging, prefix_cache)
 
     waiting.sort(key=lambda sample: sample.urgency)
-    while waiting and budget and len(running) < max_num_seqs and not plan.preempted:
-        sample = waiting[0]
-        reuses = prefix_cache and sample.uses_prefix_cache
-        reused = paging.reusable(sample.token_ids) if reuses else []
-        if sample.num_in_flight or not paging.fits(reused, len(sample.token_ids)):
-            break
-        running.append(waiting.pop(0))
-        paging.hold(sample.name, reused, len(sample.token_ids))
-        sample.num_computed = len(reused) * paging.block_size
-        plan.admitted[sample.name] = sample.num_computed
+    longer = [sample for sample in ready if sample.num_lacking > 1]
+    admits = not plan.preempted
+    for sample in sorted(longer + waiting, key=lambda sample: sample.urgency):
+        if sample in waiting:
+            reuses = prefix_cache and sample.uses_prefix_cache
+            reused = paging.reusable(sample.token_ids) if reuses else []
+            fits = paging.fits(reused, len(sample.token_ids)) and not sample.num_in_flight
+            admits = admits and budget > 0 and len(running) < max_num_seqs and fits
+            if not admits:
+                continue
+            waiting.remove(sample)
+            running.append(sample)
+            paging.hold(sample.name, reused, len(sample.token_ids))
+            sample.num_computed = len(reused) * paging.block_size
+            plan.admitted[sample.name] = sample.num_computed
         budget -= _run(sample, budget, plan, paging, prefix_cache)
     return plan
 

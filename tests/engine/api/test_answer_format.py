@@ -168,15 +168,10 @@ def test_what_is_wrong_is_named(http: httpx.Client, path: str, param: str, value
         ({"structured_outputs": {"regex": "a"}, "guided_regex": "a"}, "guided_regex", "structured_outputs"),
         ({"guided_json": {}, "ignore_eos": True}, "ignore_eos", "ends where"),
         ({"guided_json": {}, "min_tokens": 3}, "min_tokens", "ends where"),
+        ({"guided_choice": ["yes"], "allowed_token_ids": [1]}, "allowed_token_ids", "cannot be given"),
         ({"guided_json": {"items": {"not": {}}}}, "guided_json", 'Unimplemented keys: ["not"]'),
     ],
 )
 def test_what_does_not_go_together(http: httpx.Client, params: dict[str, Any], param: str, says: str) -> None:
     error = refused(http, "completions", COMPLETIONS | params)
     assert error["param"] == param and says in error["message"]
-
-
-def test_allowed_ids_that_leave_nothing_end_the_answer_with_an_error(http: httpx.Client) -> None:
-    fields = COMPLETIONS | {"guided_choice": ["yes"], "allowed_token_ids": [1]}
-    response = http.post("/v1/completions", json=fields)
-    assert response.status_code == 500 and "probability 0" in response.json()["error"]["message"]

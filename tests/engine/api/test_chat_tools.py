@@ -104,6 +104,22 @@ def test_a_call_that_the_budget_cuts_short(post: Post, events: Events) -> None:
     assert PARIS.startswith(arguments) and 0 < len(arguments) < len(PARIS)
 
 
+def test_a_call_that_a_stop_string_cuts_short_is_not_to_be_made(post: Post, events: Events) -> None:
+    for stop, reason in (("at", "stop"), ("no such", "tool_calls")):
+        asked = ask(call(PARIS), stop=[stop])
+        (choice,) = post(PATH, **asked)["choices"]
+        message, streamed = accumulated(events(PATH, **asked))
+        assert made(choice["message"]) == made(message) and choice["finish_reason"] == streamed == reason
+
+
+def test_a_forced_call_that_is_cut_short_in_its_head_is_no_content(post: Post, events: Events) -> None:
+    asked = ask(call(PARIS), tool_choice="required", max_tokens=15)
+    (choice,) = post(PATH, **asked)["choices"]
+    message, reason = accumulated(events(PATH, **asked))
+    assert not choice["message"]["content"] and not message.get("content")
+    assert made(choice["message"]) == made(message) == [] and choice["finish_reason"] == reason == "length"
+
+
 def test_without_tools_nothing_is_a_call(post: Post, events: Events) -> None:
     for fields in ({"tools": []}, {"tool_choice": "none"}):
         (choice,) = post(PATH, **ask(call(PARIS), **fields))["choices"]
@@ -266,6 +282,9 @@ NAMED = {"type": "function", "function": {"name": "other"}}
         ("parallel_tool_calls", {"parallel_tool_calls": "no"}),
         ("response_format", {"response_format": {"type": "json_object"}}),
         ("min_tokens", {"parallel_tool_calls": False, "min_tokens": 2}),
+        ("ignore_eos", {"parallel_tool_calls": False, "ignore_eos": True}),
+        ("allowed_token_ids", {"parallel_tool_calls": False, "allowed_token_ids": [1]}),
+        ("allowed_token_ids", {"tool_choice": "required", "allowed_token_ids": [1]}),
         ("separate_reasoning", {"separate_reasoning": "no"}),
     ],
 )

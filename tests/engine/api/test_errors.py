@@ -27,6 +27,11 @@ def refused(http: httpx.Client, path: str, fields: dict[str, Any], status: int =
     return body["error"]
 
 
+def test_a_message_has_the_name_that_the_client_knows(http: httpx.Client) -> None:
+    error = refused(http, "completions", COMPLETIONS | {"prompt": [99999]})
+    assert error["param"] == "prompt" and error["message"].startswith("prompt: there is no token 99999")
+
+
 def field_of(param: str) -> str:
     return param.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0]
 

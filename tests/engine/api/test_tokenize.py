@@ -92,6 +92,10 @@ def test_what_is_wrong_is_named(http: httpx.Client, path: str, param: str, field
     assert param in error["message"] or param == "messages"
 
 
+def test_a_text_and_a_conversation_at_once(http: httpx.Client) -> None:
+    assert "give one" in ask(http, "/tokenize", 400, prompt="a", **TALKS[0])["message"]
+
+
 def test_ids_out_of_range_say_what_is_in_range(http: httpx.Client) -> None:
     assert ask(http, "/detokenize", tokens=[263])["prompt"] == "<|im_end|>"
     message = ask(http, "/detokenize", 400, tokens=[5, 264])["message"]

@@ -410,6 +410,16 @@ def test_an_urgent_late_arrival_overtakes() -> None:
     assert first_outputs(engine) == ["a", "urgent", "b", "c"]
 
 
+def test_an_urgent_arrival_does_not_wait_for_a_long_prompt_to_be_computed() -> None:
+    """That takes each step's whole budget, for ten steps; one that is no more urgent waits for it."""
+    engine = engine_of(max_num_batched_tokens=4, max_num_seqs=4)
+    engine.add(request("long", range(60, 99), max_tokens=1))
+    engine.step()
+    engine.add(request("patient", max_tokens=1))
+    engine.add(request("urgent", priority=-1, max_tokens=1))
+    assert first_outputs(engine) == ["urgent", "long", "patient"]
+
+
 def test_a_flood_of_urgent_ones_does_not_starve_the_patient() -> None:
     """Two of them arrive for each that is served, for ever; the patient one is served at its turn all the same."""
     engine = engine_of(max_num_seqs=1, max_num_batched_tokens=8, overlap=False)
