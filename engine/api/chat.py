@@ -16,8 +16,10 @@ from engine.api.protocol import ChatRequest, Conversation
 from engine.api.served import ServedModel
 from engine.api.thinking import after_thought, opening_of
 from engine.api.thought import Opening
+from engine.api.tool_calls import BEGIN, END
 from engine.api.tools import NamedTool
-from engine.grammar import tool_calls
+from engine.grammar import calls_in_text, tool_calls
+from engine.grammar.grammar import Grammar
 from reference.serving.request import Constraint, RequestError, RequestOutput
 
 
@@ -42,12 +44,8 @@ class ChatAnswer(Answer):
         # A model that was told to call a tool does so at once, unless the prompt has it think already.
         if constraint is not None or (call is not None and opening is Opening.THOUGHT):
             constraint = after_thought(served, prompt, constraint or call)  # type: ignore[arg-type]
-        if constraint is None and call is None and body.offered and not body.parallel_tool_calls:
-            for param in ("ignore_eos", "min_tokens"):
-                if getattr(body, param):
-                    ends = "the first call ends the answer"
-                    raise RequestError(param, f"{param} cannot be given where parallel_tool_calls is false: {ends}")
-            constraint = OneCall(served, opening, body.skip_special_tokens)
+        if constraint is None and call is None:
+            constraint = free_calls(served, body, prompt, opening)
         params = served.sampling_params(
             body,
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
@@ -116,8 +114,35 @@ def forced_call(served: ServedModel, body: ChatRequest) -> Constraint | None:
     if isinstance(body.tool_choice, NamedTool):
         name = body.tool_choice.function.name
         tools = {name: tools[name]}
+    return _calls_of(served, tools, parallel=body.parallel_tool_calls)
+
+
+def free_calls(served: ServedModel, body: ChatRequest, prompt: list[int], opening: Opening) -> Constraint | None:
+    """The constraint of an answer that may call tools, if anything is asked of its calls. Errors: RequestError."""
+    if not body.offered or (body.parallel_tool_calls and not body.holds_to_schemas):
+        return None
+    for param in ("ignore_eos", "min_tokens"):
+        if getattr(body, param):
+            because = "parallel_tool_calls is false or a tool is strict: the calls decide where the answer ends"
+            raise RequestError(param, f"{param} cannot be given where {because}")
+    if not body.holds_to_schemas:
+        return OneCall(served, opening, body.skip_special_tokens)
+    begin_id, end_id = (served.tokenizer.added_tokens.get(tag) for tag in (BEGIN, END))
+    if begin_id is None or end_id is None:
+        message = f"a tool is strict, and {served.name!r} has no tokens that begin and end a call; give tool_choice"
+        raise RequestError("tools", f"tools: {message} 'required', or no strict")
+    tools = {
+        tool["function"]["name"]: tool["function"].get("parameters") if tool["function"].get("strict") else None
+        for tool in body.offered
+    }
+    call = _calls_of(served, tools, parallel=False)
+    free = calls_in_text(served.grammars, call, begin_id, end_id, parallel=body.parallel_tool_calls)
+    return after_thought(served, prompt, free)
+
+
+def _calls_of(served: ServedModel, tools: dict[str, Any], *, parallel: bool) -> Grammar:
     try:
-        return tool_calls(served.grammars, tools, parallel=body.parallel_tool_calls)
+        return tool_calls(served.grammars, tools, parallel=parallel)
     except ValueError as error:
         raise RequestError("tools", f"tools: {error}") from None
 

@@ -13,7 +13,6 @@ import numpy as np
 from engine.api.message import MessageParts
 from engine.api.served import ServedModel
 from engine.api.thought import Opening
-from engine.core.masks import bits_of
 from engine.detokenize import IncrementalDetokenizer
 from engine.grammar.grammar import has_bit
 from reference.serving.request import RequestError
@@ -36,8 +35,7 @@ class OneCall:
         """The state before the first token of an answer."""
         grammars = self.served.grammars
         detokenizer = IncrementalDetokenizer(self.served.tokenizer, skip_special_tokens=self.skip_special_tokens)
-        only_the_end = bits_of(grammars.eos_token_ids, grammars.num_token_ids)
-        return _State(detokenizer, MessageParts(self.opening, with_calls=True), only_the_end)
+        return _State(detokenizer, MessageParts(self.opening, with_calls=True), grammars.only_ending)
 
 
 class _State:

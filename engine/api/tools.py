@@ -18,7 +18,7 @@ class ToolFunction(Strict):
     name: Name
     description: str | None = None
     parameters: dict[str, Any] | None = None  # a JSON schema of an object; none: any object
-    strict: bool | None = None  # a forced call follows its schema to the letter in any case
+    strict: bool | None = None  # arguments follow the schema to the letter, as those of a forced call do in any case
 
 
 class Tool(Strict):
@@ -101,6 +101,11 @@ class ToolUse(Tools):
     @property
     def must_call(self) -> bool:
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+
+    @property
+    def holds_to_schemas(self) -> bool:
+        """Is any tool strict? Then calls of the others are well formed too, with arguments of any kind."""
+        return any(tool["function"].get("strict") for tool in self.offered)
 
     @property
     def tools_as_given(self) -> list[dict[str, Any]]:

@@ -47,6 +47,11 @@ class GrammarCompiler:
         """u32 mask: all ids but those of end-of-sequence."""
         return bits_of(set(range(self.num_token_ids)).difference(self.eos_token_ids), self.num_token_ids)
 
+    @cached_property
+    def only_ending(self) -> np.ndarray:
+        """u32 mask: the ids of end-of-sequence."""
+        return bits_of(self.eos_token_ids, self.num_token_ids)
+
     def json_object(self) -> Grammar:
         """Any JSON object."""
         return self._compile(schema_source({"type": "object"}))

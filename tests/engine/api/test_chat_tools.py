@@ -31,7 +31,6 @@ WEATHER: dict[str, Any] = {
         "name": "sky",
         "description": "The sky over a place.",
         "parameters": {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]},
-        "strict": True,
     },
 }
 TIME: dict[str, Any] = {"type": "function", "function": {"name": "time"}}
@@ -219,9 +218,7 @@ def test_the_openai_package(openai: OpenAI) -> None:
         events = [event.type for event in stream]
         helped: Any = stream.get_final_completion().choices[0].message
     assert events.count("tool_calls.function.arguments.done") == 2
-    assert [one.function.parsed_arguments for one in helped.tool_calls] == [{"at": "P"}, {"at": "O 😀"}]
-    parsed = openai.chat.completions.parse(**asked | {"tools": [WEATHER]}).choices[0].message
-    for one in (message, helped, parsed):
+    for one in (message, helped):
         assert one.content == "See."
         assert [(c.function.name, c.function.arguments) for c in one.tool_calls] == [("sky", PARIS), ("sky", OSLO)]
         results = [{"role": "tool", "tool_call_id": c.id, "content": "sunny"} for c in one.tool_calls]
@@ -239,7 +236,7 @@ def test_the_openai_package_in_a_coroutine(http: httpx.Client) -> None:
             assert whole.choices[0].finish_reason == "tool_calls"
             async with client.chat.completions.stream(**asked | {"tools": [WEATHER]}) as stream:
                 final: Any = await stream.get_final_completion()
-            assert final.choices[0].message.tool_calls[0].function.parsed_arguments == {"at": "P"}
+            assert final.choices[0].message.tool_calls[0].function.arguments == PARIS
             name, arguments = "", ""
             async for chunk in await client.chat.completions.create(**asked, stream=True):
                 for delta in chunk.choices[0].delta.tool_calls or []:
@@ -285,6 +282,7 @@ NAMED = {"type": "function", "function": {"name": "other"}}
         ("ignore_eos", {"parallel_tool_calls": False, "ignore_eos": True}),
         ("allowed_token_ids", {"parallel_tool_calls": False, "allowed_token_ids": [1]}),
         ("allowed_token_ids", {"tool_choice": "required", "allowed_token_ids": [1]}),
+        ("tools", {"tools": function(strict=True)}),  # its tokenizer has no tokens for calls
         ("separate_reasoning", {"separate_reasoning": "no"}),
     ],
 )
