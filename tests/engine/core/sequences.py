@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Ids
 from typing import Any
 
@@ -22,5 +23,6 @@ def sequence_of(prompt: Ids[int], *, arrival: int = 0, priority: int = 0, budget
         budget=budget,
         text=TextStream.of(chosen, detokenizer),
         constraint=None,
-        tokens=list(prompt),
+        tokens=array("i", prompt),
+        prompt_hashes=[],
     )
