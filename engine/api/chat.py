@@ -43,9 +43,9 @@ class ChatAnswer(Answer):
         constraint, call = constraint_of(served.grammars, body), forced_call(served, body)  # one of them at most
         # A model that was told to call a tool does so at once, unless the prompt has it think already.
         if constraint is not None or (call is not None and opening is Opening.THOUGHT):
-            constraint = after_thought(served, prompt, constraint or call)  # type: ignore[arg-type]
+            constraint = after_thought(served, opening, constraint or call)  # type: ignore[arg-type]
         if constraint is None and call is None:
-            constraint = free_calls(served, body, prompt, opening)
+            constraint = free_calls(served, body, opening)
         params = served.sampling_params(
             body,
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
@@ -117,7 +117,7 @@ def forced_call(served: ServedModel, body: ChatRequest) -> Constraint | None:
     return _calls_of(served, tools, parallel=body.parallel_tool_calls)
 
 
-def free_calls(served: ServedModel, body: ChatRequest, prompt: list[int], opening: Opening) -> Constraint | None:
+def free_calls(served: ServedModel, body: ChatRequest, opening: Opening) -> Constraint | None:
     """The constraint of an answer that may call tools, if anything is asked of its calls. Errors: RequestError."""
     if not body.offered or (body.parallel_tool_calls and not body.holds_to_schemas):
         return None
@@ -137,7 +137,7 @@ def free_calls(served: ServedModel, body: ChatRequest, prompt: list[int], openin
     }
     call = _calls_of(served, tools, parallel=False)
     free = calls_in_text(served.grammars, call, begin_id, end_id, parallel=body.parallel_tool_calls)
-    return after_thought(served, prompt, free)
+    return after_thought(served, opening, free)
 
 
 def _calls_of(served: ServedModel, tools: dict[str, Any], *, parallel: bool) -> Grammar:

@@ -7,24 +7,20 @@ from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
-class Reasoning:
+class _Text:
+    text: str
+
+
+class Reasoning(_Text):
     """Of the thought."""
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Mark:
+class Mark(_Text):
     """Of what divides the thought from the content, and belongs to neither."""
 
-    text: str
 
-
-@dataclass(frozen=True)
-class Content:
+class Content(_Text):
     """Of what is said."""
-
-    text: str
 
 
 @dataclass(frozen=True)

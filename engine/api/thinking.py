@@ -26,9 +26,8 @@ def opening_of(served: ServedModel, prompt: Sequence[int]) -> Opening:
     return Opening.EITHER
 
 
-def after_thought(served: ServedModel, prompt: Sequence[int], constraint: Constraint) -> Constraint:
-    """The constraint of an answer that may begin with a thought, if the model thinks after this prompt."""
-    opening = opening_of(served, prompt)
+def after_thought(served: ServedModel, opening: Opening, constraint: Constraint) -> Constraint:
+    """The constraint of an answer that may begin with a thought, if its opening has room for one."""
     begin, end = (served.tokenizer.added_tokens.get(tag) for tag in (THINK, END_OF_THINKING))
     if begin is None or end is None or opening is Opening.CONTENT:
         return constraint

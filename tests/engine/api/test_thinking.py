@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.api.served import ServedModel
-from engine.api.thinking import after_thought
+from engine.api.thinking import after_thought, opening_of
 from engine.chat_template import ChatTemplate
 from reference.model import builtin
 from tests.engine.fakes import served_model
@@ -25,7 +25,7 @@ def built_in() -> ServedModel:
 def first_ids(served: ServedModel, prompt: str) -> set[str]:
     """What an answer of one choice may begin with."""
     choice = served.grammars.choice(["Z"])
-    allowed = allowed_ids(after_thought(served, served.tokenizer.encode(prompt), choice).begin())
+    allowed = allowed_ids(after_thought(served, opening_of(served, served.tokenizer.encode(prompt)), choice).begin())
     return {served.tokenizer.token_text(token_id) for token_id in allowed} if len(allowed) < 10 else {"anything"}
 
 
