@@ -1,7 +1,8 @@
 """The reference panel behind an engine: the text of `qwen3.py` over paged KV memory, compiled by JAX.
 
-Rows attend in groups (`attend_rows.py`). A batch of decode rows alone goes through each layer in one compiled function;
-a mixed one in a few. Shapes are padded to buckets, so few are ever compiled, and layers of one shape share their code.
+Rows attend in groups (`attend_rows.py`). A batch of decode rows alone goes through several layers in one compiled
+function (`decode_layers.py`); a mixed one through each layer in a few. Shapes are padded to buckets, so few are ever
+compiled, and layers of one shape share their code.
 
 JAX runs what it is told asynchronously and in order: `submit` returns while the batch is computed, the next batch takes
 the sampled tokens from where they are, and `result` waits.
@@ -27,6 +28,7 @@ from reference.kernels.rope import rope_table
 from reference.kernels.sampling import is_usable
 from reference.model.attend_rows import RowGroup, attend_rows, row_groups
 from reference.model.config import ModelConfig
+from reference.model.decode_layers import DecodeRows, decode_layers, parts_of
 from reference.model.in_flight import InFlight
 from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
 from reference.model.padding import bucket_queries, bucket_rows, padded, padded_rows
@@ -39,7 +41,7 @@ from reference.model.sample_rows import (
     scores_of_batch,
 )
 from reference.model.tensors import checkpoint_tensors
-from reference.model.weights import Layer, load_weights, widened
+from reference.model.weights import Layer, Weights, load_weights, widened
 from reference.serving.request import MAX_TOP_LOGPROBS
 from reference.serving.runner import MAX_ROWS, NOT_SAMPLED, Batch, StepOutput, TokenScores
 
@@ -107,12 +109,17 @@ class PagedRunner:
         def attend(q: Array, kv: KeysValues, group: RowGroup, attended: Array, max_query_len: int) -> Array:
             return attend_rows(q, values_of(kv, q.dtype), group, attended, max_query_len)
 
-        def decode_layer(
-            layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array, group: RowGroup
-        ) -> tuple[Array, KeysValues]:
-            q, k, v = before_attention(layer, config, x, positions)
-            kv = write(k, v, kv, slots)
-            return after_attention(layer, config, x, attend(q, kv, group, jnp.zeros_like(q), 1)), kv
+        def decode(
+            layers: tuple[Layer, ...],
+            ends: Weights,
+            kv: list[KeysValues],
+            x: Array,
+            previous: Array,
+            rows: DecodeRows,
+            is_last: bool,
+        ) -> tuple[Array, list[KeysValues], Array | None]:
+            x = _known(x, previous) if x.ndim == 1 else x
+            return decode_layers(layers, ends, config, kv, x, rows, is_last=is_last)
 
         def begin_layer(
             layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array
@@ -128,7 +135,7 @@ class PagedRunner:
         def remember(token_ids: Array, row_numbers: Array) -> Array:
             return jnp.zeros(MAX_ROWS, jnp.int32).at[row_numbers].set(token_ids, mode="drop")
 
-        self._decode_layer = jax.jit(decode_layer, donate_argnums=1)
+        self._decode = jax.jit(decode, static_argnums=6, donate_argnums=2)
         self._begin_layer = jax.jit(begin_layer, donate_argnums=1)
         self._attend = jax.jit(attend, static_argnums=4, donate_argnums=3)
         self._end_layer = jax.jit(end_layer)
@@ -142,12 +149,13 @@ class PagedRunner:
     def submit(self, batch: Batch) -> int:
         self._in_flight.check_room()
         batch.check_rows()
-        x = self._forward(batch)
         rows = np.flatnonzero(batch.sampling.samples)
+        forward = self._decoded if batch.num_decode_rows == batch.num_rows else self._mixed
+        x, row_logits = forward(batch, rows)
         token_ids = scores = None
         prompt_scores = self._prompt_scores(batch, x)
-        if len(rows):
-            token_ids, scores = self._sampled(batch, rows, x)
+        if row_logits is not None:
+            token_ids, scores = self._sampled(batch, rows, row_logits)
         return self._in_flight.add(_Done(batch, rows, token_ids, scores, prompt_scores))
 
     def result(self, ticket: int) -> StepOutput:
@@ -165,33 +173,53 @@ class PagedRunner:
             prompt_scores = TokenScores(*(np.concatenate([*map(np.asarray, p)])[:num_scores] for p in parts))
         return StepOutput(token_ids, scores, prompt_scores)
 
-    def _forward(self, batch: Batch) -> Array:  # [T padded, H]
-        """Every token through every layer; keys and values go to their slots."""
+    def _decoded(self, batch: Batch, rows: np.ndarray) -> tuple[Array, Array | None]:
+        """Like `_mixed`, for rows of one token each."""
         num_tokens = bucket_rows(batch.num_tokens)
-        groups = row_groups(batch, self.block_size, self._max_model_len)
-        decodes_only = groups[-1][1] == 1
+        ((group, _),) = row_groups(batch, self.block_size, self._max_model_len)
+        decode_rows = DecodeRows(
+            Positions(padded(batch.positions, num_tokens, 0), self._cos, self._sin),
+            padded(batch.slot_mapping.astype(np.int32), num_tokens, -1),
+            group,
+            padded(rows.astype(np.int32), num_tokens, 0),
+        )
+        x: Array = padded(batch.token_ids, num_tokens, 0)
+        row_logits = None
+        for part in parts_of(self._layers):
+            inside = slice(part.start, part.stop)
+            is_last = part.stop == len(self._layers)
+            x, self.kv[inside], row_logits = self._decode(
+                self._layers[inside], self._ends, self.kv[inside], x, self._previous, decode_rows, is_last
+            )
+        return x, row_logits if len(rows) else None
+
+    def _mixed(self, batch: Batch, rows: np.ndarray) -> tuple[Array, Array | None]:
+        """Every token through every layer; keys and values go to their slots.
+
+        [T padded, H], and the logits of `rows`, f32 [>= len(rows), V], if there are any.
+        """
+        num_tokens = bucket_rows(batch.num_tokens)
         # What every layer reads is put on the device once.
-        groups = [(jax.device_put(group), max_query_len) for group, max_query_len in groups]
+        groups = [
+            (jax.device_put(group), max_query_len)
+            for group, max_query_len in row_groups(batch, self.block_size, self._max_model_len)
+        ]
         index = jnp.asarray(padded(batch.positions, num_tokens, 0))
         slots = jnp.asarray(padded(batch.slot_mapping.astype(np.int32), num_tokens, -1))
         positions = Positions(index, self._cos, self._sin)
         x = self._embed(padded(batch.token_ids, num_tokens, 0), self._previous, self._ends.embedding)
         for number, layer in enumerate(self._layers):
-            kv = self.kv[number]
-            if decodes_only:
-                x, self.kv[number] = self._decode_layer(layer, kv, x, positions, slots, groups[0][0])
-                continue
-            q, kv, attended = self._begin_layer(layer, kv, x, positions, slots)
-            self.kv[number] = kv
+            q, self.kv[number], attended = self._begin_layer(layer, self.kv[number], x, positions, slots)
             for group, max_query_len in groups:
-                attended = self._attend(q, kv, group, attended, max_query_len)
+                attended = self._attend(q, self.kv[number], group, attended, max_query_len)
             x = self._end_layer(layer, x, attended)
-        return x
+        if not len(rows):
+            return x, None
+        last = padded(batch.query_start[1:][rows] - 1, bucket_rows(len(rows)), 0)
+        return x, self._logits(self._ends, self._rows(x, last))
 
-    def _sampled(self, batch: Batch, rows: np.ndarray, x: Array) -> tuple[Array, tuple[Array, ...] | None]:
-        num_rows = bucket_rows(len(rows))
-        index = padded(batch.query_start[1:][rows] - 1, num_rows, 0)
-        row_logits = self._logits(self._ends, self._rows(x, index))
+    def _sampled(self, batch: Batch, rows: np.ndarray, row_logits: Array) -> tuple[Array, tuple[Array, ...] | None]:
+        num_rows = len(row_logits)
         arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
         arrays = padded_rows(arrays, stages, num_rows)
         numbers = padded(rows.astype(np.int32), num_rows, MAX_ROWS)

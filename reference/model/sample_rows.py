@@ -118,6 +118,8 @@ def sample_rows(
 ) -> Array:  # i32 [R]; negative as in `StepOutput`
     """run(function, *arrays, **static): calls a part of the chain, or compiles it first (and the parts apart: what XLA
     would fuse across them runs ten times as long)."""
+    if not stages.adjusts and not stages.draws:
+        return run(_greedily, logits, num_token_ids=num_token_ids)
     adjusts = stages.adjusts or num_token_ids < logits.shape[1]
     usable, logits = run(_prepared, logits, rows, adjusts=adjusts, draws=stages.draws, num_token_ids=num_token_ids)
     if stages.limits:
@@ -142,6 +144,10 @@ def scores_of_batch(rows: np.ndarray, num_rows: int, scores: TokenScores) -> Tok
         spread(scores.top_ids, -1),
         spread(scores.top_logprobs, np.nan),
     )
+
+
+def _greedily(logits: Array, *, num_token_ids: int) -> Array:
+    return _chosen(logits[:, :num_token_ids], is_usable(logits))
 
 
 def _prepared(
