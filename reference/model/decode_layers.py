@@ -16,7 +16,7 @@ from reference.formats import Array
 from reference.kernels.embedding import embedding
 from reference.model.attend_rows import RowGroup, attend_rows
 from reference.model.config import ModelConfig
-from reference.model.kv_memory import KeysValues, values_of, write
+from reference.model.kv_memory import KeysValues, Slots, values_of, write
 from reference.model.qwen3 import Positions, after_attention, before_attention, logits
 from reference.model.weights import Layer, Weights
 
@@ -27,7 +27,7 @@ class DecodeRows(NamedTuple):
     """What every layer reads of a batch in which each row has one token."""
 
     positions: Positions
-    slots: Array  # i32 [T], -1 writes nothing
+    slots: Slots
     group: RowGroup  # of all rows
     sampled: Array  # i32 [R], the rows whose logits are asked for
 

@@ -7,15 +7,36 @@ float32, again through the whole cache. What is written is the same, bit for bit
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from reference.formats import Array
+from reference.model.padding import padded
 
 KeysValues = tuple[Array, Array]  # each [num_blocks, Nkv, block_size, D], in `storage_dtype`
+SMALL = 64  # tokens: in a batch of more, every fourth may open a block at no cost
+
+
+class Slots(NamedTuple):
+    """Where the tokens of a batch are written."""
+
+    of_tokens: Array  # i32 [T], each at most once; -1 writes nothing
+    opened: Array  # i32 [O]: blocks whose first slot is among them; -1 pads
+
+
+def padded_slots(slot_mapping: np.ndarray, num_tokens: int, block_size: int) -> Slots:
+    """The slots of a batch, padded to a number of tokens. XLA spreads out the zeros for all opened blocks that there
+    could be, so of many tokens not every one is allowed for, unless more do open one."""
+    first = slot_mapping[(slot_mapping >= 0) & (slot_mapping % block_size == 0)]
+    few = num_tokens if num_tokens <= SMALL else num_tokens // 4
+    num_opened = few if len(first) <= few else num_tokens
+    return Slots(
+        padded(slot_mapping.astype(np.int32), num_tokens, -1),
+        padded((first // block_size).astype(np.int32), num_opened, -1),
+    )
 
 
 def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -34,13 +55,12 @@ def write(
     k: Array,  # [T, Nkv, D]
     v: Array,  # [T, Nkv, D]
     memory: KeysValues,
-    slots: Array,  # i32 [T], -1 writes nothing; each slot at most once
+    slots: Slots,
 ) -> KeysValues:
     """`kv_write` of keys and values that have the memory's dtype."""
     num_blocks, _, block_size, _ = memory[0].shape
-    block = jnp.where(slots >= 0, slots // block_size, num_blocks)  # one too many: "drop" leaves it out
-    offset = slots % block_size
-    opened = jnp.where(offset == 0, block, num_blocks)
+    block, offset = slots.of_tokens // block_size, slots.of_tokens % block_size
+    block, opened = (jnp.where(index < 0, num_blocks, index) for index in (block, slots.opened))  # "drop" leaves it out
 
     def written(rows: Array, cache: Array) -> Array:
         bits = rows if rows.dtype == cache.dtype else jax.lax.bitcast_convert_type(rows, cache.dtype)

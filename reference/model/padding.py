@@ -16,8 +16,8 @@ def bucket_rows(count: int) -> int:
 
 
 def bucket_queries(count: int) -> int:
-    """The padded number of a batch's queries: a power of 4 from 16 on."""
-    return max(16, 4 ** -(-(count - 1).bit_length() // 2))
+    """The padded number of a batch's queries: 32, 128, 512, 2048, ...; batches are cut to such sizes, as a rule."""
+    return max(32, 2 * 4 ** ((count - 1).bit_length() // 2))
 
 
 def bucket_blocks(count: int) -> int:

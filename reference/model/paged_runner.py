@@ -30,7 +30,7 @@ from reference.model.attend_rows import RowGroup, attend_rows, row_groups
 from reference.model.config import ModelConfig
 from reference.model.decode_layers import DecodeRows, decode_layers, parts_of
 from reference.model.in_flight import InFlight
-from reference.model.kv_memory import KeysValues, storage_dtype, values_of, write
+from reference.model.kv_memory import KeysValues, Slots, padded_slots, storage_dtype, values_of, write
 from reference.model.padding import bucket_queries, bucket_rows, padded, padded_rows
 from reference.model.qwen3 import Positions, after_attention, before_attention, logits
 from reference.model.runner import LOGIT_ROWS, keep_compiled_code
@@ -122,12 +122,11 @@ class PagedRunner:
             return decode_layers(layers, ends, config, kv, x, rows, is_last=is_last)
 
         def begin_layer(
-            layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Array
-        ) -> tuple[Array, KeysValues, Array]:
+            layer: Layer, kv: KeysValues, x: Array, positions: Positions, slots: Slots
+        ) -> tuple[Array, KeysValues]:
             q, k, v = before_attention(layer, config, x, positions)
             padding = jnp.zeros((bucket_queries(len(q)) - len(q), *q.shape[1:]), q.dtype)
-            q = jnp.concat([q, padding])
-            return q, write(k, v, kv, slots), jnp.zeros_like(q)
+            return jnp.concat([q, padding]), write(k, v, kv, slots)
 
         def end_layer(layer: Layer, x: Array, attended: Array) -> Array:
             return after_attention(layer, config, x, attended[: len(x)])
@@ -179,7 +178,7 @@ class PagedRunner:
         ((group, _),) = row_groups(batch, self.block_size, self._max_model_len)
         decode_rows = DecodeRows(
             Positions(padded(batch.positions, num_tokens, 0), self._cos, self._sin),
-            padded(batch.slot_mapping.astype(np.int32), num_tokens, -1),
+            padded_slots(batch.slot_mapping, num_tokens, self.block_size),
             group,
             padded(rows.astype(np.int32), num_tokens, 0),
         )
@@ -205,11 +204,14 @@ class PagedRunner:
             for group, max_query_len in row_groups(batch, self.block_size, self._max_model_len)
         ]
         index = jnp.asarray(padded(batch.positions, num_tokens, 0))
-        slots = jnp.asarray(padded(batch.slot_mapping.astype(np.int32), num_tokens, -1))
+        slots = jax.device_put(padded_slots(batch.slot_mapping, num_tokens, self.block_size))
         positions = Positions(index, self._cos, self._sin)
         x = self._embed(padded(batch.token_ids, num_tokens, 0), self._previous, self._ends.embedding)
+        # Every layer's attention fills the same memory: padding stays 0, and all else is written anew.
+        heads = (bucket_queries(num_tokens), self.config.num_heads, self.config.head_dim)
+        attended = jnp.zeros(heads, x.dtype)
         for number, layer in enumerate(self._layers):
-            q, self.kv[number], attended = self._begin_layer(layer, self.kv[number], x, positions, slots)
+            q, self.kv[number] = self._begin_layer(layer, self.kv[number], x, positions, slots)
             for group, max_query_len in groups:
                 attended = self._attend(q, self.kv[number], group, attended, max_query_len)
             x = self._end_layer(layer, x, attended)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from reference.formats import Array
 from reference.kernels.kv_cache import kv_write
-from reference.model.kv_memory import storage_dtype, values_of, write
+from reference.model.kv_memory import SMALL, padded_slots, storage_dtype, values_of, write
 from tests.reference.kernels.helpers import assert_same_bits
 
 BLOCKS, HEADS, BLOCK_SIZE, DIM = 4, 2, 4, 3
@@ -46,9 +46,22 @@ def test_what_is_written_is_what_kv_write_writes(dtype: np.dtype[Any], slots: li
     mapping = np.array(slots, np.int32)
     expected = kv_write(k, v, *caches, mapping)
     memory = tuple(cache.view(storage_dtype(dtype)) for cache in caches)
-    actual = written(k, v, memory, mapping)
+    actual = written(k, v, memory, padded_slots(mapping, TOKENS, BLOCK_SIZE))
     assert all(one.dtype == storage_dtype(dtype) for one in actual)
     for ours, theirs in zip(values_of(actual, dtype), expected, strict=True):
+        assert_same_bits(np.asarray(ours), theirs)
+
+
+@pytest.mark.parametrize("num_opened", [0, 7, SMALL // 2, SMALL])
+def test_many_tokens_may_each_open_a_block(num_opened: int) -> None:
+    num_tokens, num_blocks = 2 * SMALL, SMALL + 1
+    mapping = np.full(num_tokens, -1, np.int64)
+    mapping[num_tokens - num_opened :] = BLOCK_SIZE * np.random.default_rng(0).permutation(num_blocks)[:num_opened]
+    k, v = (any_bits(seed, DTYPES[2], num_tokens, HEADS, DIM) for seed in (0, 1))
+    caches = [any_bits(seed, DTYPES[2], num_blocks, HEADS, BLOCK_SIZE, DIM) for seed in (2, 3)]
+    expected = kv_write(k, v, *caches, mapping)
+    actual = written(k, v, tuple(caches), padded_slots(mapping, num_tokens, BLOCK_SIZE))
+    for ours, theirs in zip(actual, expected, strict=True):
         assert_same_bits(np.asarray(ours), theirs)
 
 
