@@ -12,7 +12,7 @@ class EngineSettings:
     """Errors: ValueError that names the setting."""
 
     max_num_seqs: int = 64  # samples that run at once
-    max_num_batched_tokens: int = 512  # tokens of one step; longer prompts are computed in chunks
+    max_num_batched_tokens: int = 1024  # tokens of one step; longer prompts are computed in chunks
     prefix_cache: bool = True  # keep full KV blocks for prompts that begin alike
     overlap: bool = True  # prepare a step while the one before is computed
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 from rich.console import Console
@@ -27,7 +28,7 @@ from reference.formats import format_named
 
 @dataclass(frozen=True)
 class Measurement:
-    """Tokens per second of one workload at one concurrency."""
+    """Tokens per second of one workload at one concurrency: medians of several runs of each side in turn."""
 
     model: str
     dtype: str
@@ -37,10 +38,7 @@ class Measurement:
     tokens: int
     ours: float
     transformers: float | None
-
-    @property
-    def ratio(self) -> float | None:
-        return None if self.transformers is None else self.ours / self.transformers
+    ratio: float | None  # median of the ratios of runs that followed each other: noise of minutes drops out
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -51,8 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     for dtype in options.dtype:
         measurements += _measure(options, dtype, console)
     if options.json is not None:
-        records = [asdict(one) | {"ratio": one.ratio} for one in measurements]
-        options.json.write_text(json.dumps(records, indent=1) + "\n")
+        options.json.write_text(json.dumps([asdict(one) for one in measurements], indent=1) + "\n")
     return 0
 
 
@@ -67,9 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=2, metavar="N", help="requests = rounds x concurrency")
     parser.add_argument("--prompt", type=int, default=64, metavar="TOKENS", help="mean (default %(default)s)")
     parser.add_argument("--output", type=int, default=64, metavar="TOKENS", help="mean (default %(default)s)")
-    parser.add_argument("--max-num-batched-tokens", type=int, default=512, metavar="N")
+    parser.add_argument(
+        "--max-num-batched-tokens", type=int, default=EngineSettings.max_num_batched_tokens, metavar="N"
+    )
     parser.add_argument("--peer", choices=("transformers", "none"), default="transformers")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="runs of each side in turn; the best counts")
+    parser.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="runs of each side in turn; the median counts"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the records there")
     return parser
 
@@ -120,8 +121,9 @@ def _measure(options: argparse.Namespace, dtype: str, console: Console) -> list[
                 at_once,
                 count,
                 tokens,
-                tokens / min(ours),
-                tokens / min(theirs) if theirs else None,
+                tokens / median(ours),
+                tokens / median(theirs) if theirs else None,
+                median(b / a for a, b in zip(ours, theirs, strict=True)) if theirs else None,
             )
             measured.append(one)
             theirs_shown = ("-", "-") if one.ratio is None else (f"{one.transformers:.1f}", f"{one.ratio:.2f}")

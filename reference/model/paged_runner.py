@@ -223,7 +223,8 @@ class PagedRunner:
     def _sampled(self, batch: Batch, rows: np.ndarray, row_logits: Array) -> tuple[Array, tuple[Array, ...] | None]:
         num_rows = len(row_logits)
         arrays, stages = rows_that_sample(batch.sampling, batch.seq_lens)
-        arrays = padded_rows(arrays, stages, num_rows)
+        if stages.adjusts or stages.draws:
+            arrays = padded_rows(arrays, stages, num_rows)
         numbers = padded(rows.astype(np.int32), num_rows, MAX_ROWS)
         if stages.adjusts:
             arrays = arrays._replace(history=self._known(arrays.history, self._previous))

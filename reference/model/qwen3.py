@@ -23,20 +23,16 @@ from reference.formats import Array
 from reference.kernels.activation import gated_activation
 from reference.kernels.attention import attention
 from reference.kernels.embedding import embedding
+from reference.kernels.grouped_linear import grouped_linear, grouped_linear_fp8
 from reference.kernels.linear import linear, linear_fp8
-from reference.kernels.moe import (
-    gather_rows,
-    grouped_linear,
-    grouped_linear_fp8,
-    moe_combine,
-    moe_dispatch,
-    router_top_k,
-)
+from reference.kernels.moe_combine import moe_combine
+from reference.kernels.moe_dispatch import gather_rows, moe_dispatch
 from reference.kernels.precision import wide
 from reference.kernels.qk_norm import qk_norm
 from reference.kernels.residual import residual_add
 from reference.kernels.rms_norm import add_rms_norm, rms_norm
 from reference.kernels.rope import rope
+from reference.kernels.router_top_k import router_top_k
 from reference.model.config import ModelConfig
 from reference.model.weights import Layer, Mlp, Projection, Weights
 

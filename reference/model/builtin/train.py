@@ -33,9 +33,9 @@ import optax
 
 from reference.formats import FLOAT32, Array
 from reference.kernels.embedding import embedding
-from reference.kernels.moe import router_top_k
 from reference.kernels.rms_norm import add_rms_norm
 from reference.kernels.rope import rope_table
+from reference.kernels.router_top_k import router_top_k
 from reference.model.builtin.checkpoint import BUILTIN, NAMES, initial_weights, save
 from reference.model.builtin.packing import Packer
 from reference.model.config import ModelConfig

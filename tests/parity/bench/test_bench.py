@@ -27,7 +27,7 @@ def test_workloads() -> None:
 
 def test_serve_measures_both_sides(tmp_path: Path) -> None:
     file = tmp_path / "records.json"
-    options = "dense --concurrency 2 --workload mixed --rounds 1 --prompt 6 --output 4 --json".split()
+    options = "dense --concurrency 2 --workload mixed --rounds 1 --repeat 1 --prompt 6 --output 4 --json".split()
     assert serve.main([*options, str(file)]) == 0
     [record] = json.loads(file.read_text())
     assert (record["concurrency"], record["requests"], record["dtype"]) == (2, 2, "float32")

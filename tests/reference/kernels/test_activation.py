@@ -11,10 +11,11 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
+from parity.ulp import oracle, rounded_once, ulp_error
 from reference.formats import DType
 from reference.kernels.activation import gated_activation
 from reference.model.config import ACTIVATIONS
-from tests.reference.kernels.helpers import normal, oracle, rounded_once, ulp_error
+from tests.reference.kernels.helpers import normal
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 
 

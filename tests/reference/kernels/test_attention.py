@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
+from parity.ulp import oracle, rounded_once, ulp_error
 from reference.formats import Array, DType
 from reference.kernels.attention import attention, paged_attention
-from tests.reference.kernels.helpers import assert_same_bits, normal, oracle, rounded_once, ulp_error
+from tests.reference.kernels.helpers import assert_same_bits, normal
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 
 FLOAT32_ULPS = 512  # 8 of a row's root mean square, which the measure takes 64 times finer

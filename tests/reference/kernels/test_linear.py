@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from parity.ulp import oracle, spacing
 from reference.formats import FP8_ACTIVATION_BLOCK, Array, DType
 from reference.kernels.linear import linear, linear_fp8
 from reference.kernels.quantize import dequantize_fp8, quantize_fp8
-from tests.reference.kernels.helpers import assert_same_bits, normal, oracle, spacing
+from tests.reference.kernels.helpers import assert_same_bits, normal
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 
 SHAPES = [(0, 64, 32), (1, 1, 1), (7, 769, 33)]  # T, K, N

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from parity.ulp import oracle
 from reference.formats import Array, DType
 from reference.kernels.log_probs import log_softmax, token_log_probs
-from tests.reference.kernels.helpers import normal, oracle
+from tests.reference.kernels.helpers import normal
 
 Run = Callable[..., Any]
 

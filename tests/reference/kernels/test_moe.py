@@ -12,27 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parity.ulp import oracle, rounded_once, spacing, ulp_error
 from reference.formats import FLOAT8_E4M3, FP8_WEIGHT_BLOCK, Array, DType
+from reference.kernels.grouped_linear import grouped_linear, grouped_linear_fp8
 from reference.kernels.linear import linear_fp8
-from reference.kernels.moe import (
-    Dispatch,
-    dispatch_rows,
-    gather_rows,
-    grouped_linear,
-    grouped_linear_fp8,
-    moe_combine,
-    moe_dispatch,
-    router_top_k,
-)
+from reference.kernels.moe_combine import moe_combine
+from reference.kernels.moe_dispatch import Dispatch, dispatch_rows, gather_rows, moe_dispatch
 from reference.kernels.quantize import quantize_fp8
-from tests.reference.kernels.helpers import (
-    assert_same_bits,
-    normal,
-    oracle,
-    rounded_once,
-    spacing,
-    ulp_error,
-)
+from reference.kernels.router_top_k import router_top_k
+from tests.reference.kernels.helpers import assert_same_bits, normal
 
 Run = Callable[..., Any]
 

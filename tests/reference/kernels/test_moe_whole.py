@@ -14,21 +14,14 @@ import torch
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
+from parity.ulp import oracle
 from reference.formats import Array, DType
 from reference.kernels.activation import gated_activation
-from reference.kernels.moe import (
-    gather_rows,
-    grouped_linear,
-    moe_combine,
-    moe_dispatch,
-    router_top_k,
-)
-from tests.reference.kernels.helpers import (
-    normal,
-    oracle,
-    run_jax,
-    run_numpy,
-)
+from reference.kernels.grouped_linear import grouped_linear
+from reference.kernels.moe_combine import moe_combine
+from reference.kernels.moe_dispatch import gather_rows, moe_dispatch
+from reference.kernels.router_top_k import router_top_k
+from tests.reference.kernels.helpers import normal, run_jax, run_numpy
 
 Run = Callable[..., Any]
 

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.integrations.finegrained_fp8 import Fp8Quantize
 
+from parity.ulp import spacing
 from reference.formats import FLOAT8_E4M3, FP8_ACTIVATION_BLOCK, FP8_WEIGHT_BLOCK, Array, DType
 from reference.kernels.quantize import SMALLEST_SCALE_INV, dequantize_fp8, quantize_fp8
-from tests.reference.kernels.helpers import assert_same_bits, normal, run_jax, spacing
+from tests.reference.kernels.helpers import assert_same_bits, normal, run_jax
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 
 E4M3 = FLOAT8_E4M3.dtype

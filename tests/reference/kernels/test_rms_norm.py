@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
+from parity.ulp import oracle, rounded_once, ulp_error
 from reference.formats import DType
 from reference.kernels.rms_norm import add_rms_norm, rms_norm
-from tests.reference.kernels.helpers import assert_same_bits, normal, oracle, rounded_once, ulp_error
+from tests.reference.kernels.helpers import assert_same_bits, normal
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 
 EPS = 1e-6

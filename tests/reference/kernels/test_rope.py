@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from transformers import Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding, apply_rotary_pos_emb
 
+from parity.ulp import oracle, rounded_once, ulp_error
 from reference.formats import DType
 from reference.kernels.rope import rope, rope_frequencies, rope_table
 from reference.model.config import RopeConfig
-from tests.reference.kernels.helpers import assert_same_bits, normal, oracle, rounded_once, ulp_error
+from tests.reference.kernels.helpers import assert_same_bits, normal
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 
 QWEN3 = RopeConfig(1e6)

@@ -19,6 +19,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from parity.ulp import oracle, ulp_error
 from reference.formats import Array
 from reference.kernels.sampling import (
     add_logit_bias,
@@ -29,7 +30,7 @@ from reference.kernels.sampling import (
     mask_tokens,
     penalize,
 )
-from tests.reference.kernels.helpers import assert_same_bits, f32, normal, oracle, ulp_error
+from tests.reference.kernels.helpers import assert_same_bits, f32, normal
 
 Run = Callable[..., Any]
 
