@@ -1,0 +1,1 @@
+"""The CuTeDSL twins of `reference/kernels`, under the same names."""

@@ -1,0 +1,112 @@
+"""RMSNorm on a GPU: each row in the registers of a few threads, read once and written once.
+
+Rounding: that of the reference, one at the end. The mean of squares is added up in another order, in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import cute
+
+from optimized.compile.kernel import Kernel
+from optimized.compile.launch_policy import row_launch, vector_elements
+from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, sum_of_row, vector_of
+
+
+@dataclass(frozen=True)
+class RmsNorm(Kernel):
+    """normed = x / sqrt(mean(x^2) + eps) * (weight + weight_bias), row by row."""
+
+    hidden_size: int
+    dtype: str
+    weight_dtype: str
+    eps: float
+    weight_bias: float
+    vector: int
+    vectors: int
+    threads_per_row: int
+    rows_per_block: int
+
+    @property
+    def widest_access(self) -> int:
+        return self.vector * itemsize(self.dtype)
+
+    def arguments(self) -> tuple[Any, ...]:
+        num_rows = cute.sym_int()
+        x, out = (rows_of(self.dtype, num_rows, self.hidden_size, self.vector) for _ in range(2))
+        return x, vector_of(self.weight_dtype, self.hidden_size, self.vector), out
+
+    @cute.jit
+    def __call__(
+        self,
+        mX: cute.Tensor,  # [T, H]
+        mWeight: cute.Tensor,  # [H]
+        mOut: cute.Tensor,  # [T, H]
+        stream: Any,
+    ) -> None:
+        self.kernel(mX, mWeight, mOut).launch(
+            grid=[cute.ceil_div(mX.shape[0], self.rows_per_block), 1, 1],
+            block=[self.threads_per_row * self.rows_per_block, 1, 1],
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(self, mX: cute.Tensor, mWeight: cute.Tensor, mOut: cute.Tensor) -> None:
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        row = block * self.rows_per_block + thread // self.threads_per_row
+        lane = thread % self.threads_per_row
+        is_row = row < mX.shape[0]
+        part = (self.vector, self.vectors, self.threads_per_row)
+
+        rX = load_row(mX[row, None], lane, is_row, *part)
+        rWeight = load_row(mWeight, lane, is_row, *part)
+        x = rX.load().to(cutlass.Float32)
+        squares = (x * x).reduce(cute.ReductionOp.ADD, init_val=0.0, reduction_profile=0)
+        mean_square = sum_of_row(squares, self.threads_per_row, self.rows_per_block) / self.hidden_size
+        scale = 1.0 / cute.math.sqrt(mean_square + self.eps)
+        weight = rWeight.load().to(cutlass.Float32) + self.weight_bias
+        rX.store((x * scale * weight).to(mX.element_type))
+        store_row(rX, mOut[row, None], lane, is_row, self.threads_per_row)
+
+
+def rms_norm(
+    x: Tensor,  # [T, H], rows contiguous
+    weight: Tensor,  # [H]
+    eps: float,
+    *,
+    weight_bias: float = 0.0,
+    out: Tensor | None = None,  # [T, H]
+) -> Tensor:  # [T, H], x's dtype: `out`, or new memory
+    """Normalise each row of x to a root mean square of 1, then scale its channels."""
+    device = device_of(x)
+    num_rows, hidden_size = x.shape
+    dtype, weight_dtype = dtype_of(x), dtype_of(weight)
+    out = device.empty((num_rows, hidden_size), dtype) if out is None else out
+    if num_rows == 0:
+        return out
+    vector = vector_elements(
+        device.arch,
+        max(itemsize(dtype), itemsize(weight_dtype)),
+        length=hidden_size,
+        strides=(x.stride(0), out.stride(0)),
+        alignment=alignment_of(x, weight, out),
+    )
+    launch = row_launch(device.num_sms, num_rows, length=hidden_size, vector=vector)
+    kernel = RmsNorm(
+        hidden_size,
+        dtype,
+        weight_dtype,
+        eps,
+        weight_bias,
+        launch.vector,
+        launch.vectors,
+        launch.threads_per_row,
+        launch.rows_per_block,
+    )
+    device.run(kernel, x, weight, out)
+    return out
