@@ -18,6 +18,9 @@ COMMANDS = {
     "serve": ("engine.commands.serve:main", "serve a model over an OpenAI-compatible HTTP API"),
     "chat": ("engine.commands.chat:main", "talk to a model in the terminal"),
     "generate": ("engine.commands.generate:main", "continue one prompt, or answer a file of requests"),
+    "parity": ("parity.commands.parity:main", "hold the optimized panel to the reference, with a GPU or without"),
+    "show": ("parity.commands.show:main", "read a kernel's two panels side by side, and what it compiles to"),
+    "compile": ("engine.commands.compile:main", "build a model's kernels ahead of time, without a GPU"),
     "bench": ("parity.bench.command:main", "measure throughput and overhead, beside a peer"),
 }
 

@@ -100,7 +100,7 @@ def try_case(
         return record("ok", **values)
     worst = worst_of(judgements)
     if not worst.ok:
-        values["reason"] = f"{worst.output}{list(worst.worst)} is off by {worst.max_ulp:.3g} ULP"
+        values["reason"] = _difference(worst, judgements)
     return record(
         "ok" if worst.ok else "fail",
         max_ulp=worst.max_ulp,
@@ -109,6 +109,19 @@ def try_case(
         output=worst.output,
         **values,
     )
+
+
+def _difference(worst: Judgement, judgements: list[Judgement]) -> str:
+    """In words. The second call is named if the first was right."""
+    if worst.bound == 0:
+        what = f"{worst.output}{list(worst.worst)} differs, and it must be equal"
+    elif worst.mismatches:
+        what = f"{worst.output}{list(worst.worst)} is off by {worst.max_ulp:.3g} ULP; {worst.bound:.3g} are allowed"
+    else:
+        share = f"{worst.differing} of {worst.errors.size} elements of {worst.output}"
+        what = f"{share} are not the reference's own: it is rounded elsewhere than the reference says"
+    first = judgements[: len(judgements) // 2]
+    return what + (", in the second call" if all(one.ok for one in first) else "")
 
 
 def _resources(outcome: Outcome) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 Continuous outputs: error in ULPs against the float64 oracle. The bound is 2 x max(e, 0.5) plus the output's floor,
 where e is the error of the reference itself in its own dtype under NumPy: the optimized panel may add up in another
-order, but is held to the same rounding points. Exact outputs: every bit.
+order. Exact outputs: every bit.
+
+That bound lets a value pass that is truncated, or rounded once too often or too seldom: none of them errs by more than
+an ULP or two. So outputs of 16 bits or fewer are held to the reference's own result too. Another order of float32 sums
+changes one element in hundreds; another place of rounding changes a quarter of them, and one in 20 may differ.
 """
 
 from __future__ import annotations
@@ -16,6 +20,9 @@ from engine.names import load_function
 from parity.twin import Call, Twin, as_tuple
 from parity.ulp import oracle, ulp_errors
 from reference.formats import Array
+
+DIFFERING_SHARE = 20  # one element in so many of a narrow output may differ from the reference's own,
+FEW_DIFFERING = 2  # and so many of a small one
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,17 @@ class Judgement:
     mismatches: int  # elements beyond the bound
     worst: tuple[int, ...]  # where the largest error is
     errors: Array  # ULPs of every element, f64
+    dtype: str  # of the output
+    differing: int = 0  # elements of a narrow output that are not the reference's own
+
+    @property
+    def is_rounded_elsewhere(self) -> bool:
+        """Do more elements differ from the reference's own than another order of sums explains?"""
+        return self.differing > max(FEW_DIFFERING, self.errors.size // DIFFERING_SHARE)
 
     @property
     def ok(self) -> bool:
-        return self.mismatches == 0
+        return self.mismatches == 0 and not self.is_rounded_elsewhere
 
 
 def expectations(twin: Twin, call: Call) -> list[Expectation]:
@@ -69,6 +83,7 @@ def judge(expected: Expectation, actual: Array) -> Judgement:
             f"{expected.name} is {actual.dtype}{list(actual.shape)}; it must be "
             f"{expected.like.dtype}{list(expected.like.shape)}"
         )
+    differing = 0
     if expected.exact is not None:
         bits = np.dtype(f"u{actual.dtype.itemsize}")
         differs = np.ascontiguousarray(actual).view(bits) != np.ascontiguousarray(expected.exact).view(bits)
@@ -76,6 +91,9 @@ def judge(expected: Expectation, actual: Array) -> Judgement:
     else:
         assert expected.oracle is not None
         errors = ulp_errors(actual, expected.oracle) if actual.size else np.zeros(actual.shape)
+        if actual.dtype.itemsize <= 2:
+            same = (actual == expected.like) | (np.isnan(actual) & np.isnan(expected.like))
+            differing = int(np.count_nonzero(~same))
     mismatches = int((errors > expected.bound).sum())
     place = np.unravel_index(int(np.argmax(errors)), errors.shape) if errors.size else ()
     return Judgement(
@@ -85,6 +103,8 @@ def judge(expected: Expectation, actual: Array) -> Judgement:
         mismatches,
         tuple(int(index) for index in place),
         errors,
+        str(actual.dtype),
+        differing,
     )
 
 

@@ -12,6 +12,9 @@ from optimized.compile.arch import Arch
 
 WARP = 32
 MAX_THREADS = 1024  # of a block
+BLOCK_THREADS = 128
+WARPS_PER_SM = 128  # twice what can be resident: with more, each may as well do more
+MAX_VECTORS = 4  # accesses of a thread, unless MAX_THREADS leave it more
 
 
 @dataclass(frozen=True)
@@ -34,28 +37,28 @@ def vector_elements(arch: Arch, itemsize: int, *, length: int, strides: tuple[in
     length, strides: elements of a row, and from row to row in every tensor. alignment: bytes that divide every address
     of a first row.
     """
-    widest = gcd(arch.vector_bytes, alignment) // itemsize
+    widest = max(1, gcd(arch.vector_bytes, alignment) // itemsize)
     for count in (length, *strides):
         widest = gcd(widest, count)
-    return max(1, widest)
+    return widest
 
 
-def row_launch(num_sms: int, num_rows: int, *, length: int, vector: int, max_vectors: int = 4) -> RowLaunch:
-    """A row goes to as many threads as leave each at most `max_vectors` accesses; a short row to part of a warp.
-
-    Few rows (decode): each has a block of its own, and as many threads as it has accesses, because nothing but latency
-    counts. Many: blocks of at least 8 warps, so that a multiprocessor has loads in flight from several.
-    """
+def row_launch(num_sms: int, num_rows: int, *, length: int, vector: int) -> RowLaunch:
+    """As many threads a row as it has accesses, so that nothing waits for a second one; but where there are more warps
+    than a chip can use, down to BLOCK_THREADS a row with up to MAX_VECTORS accesses each, which keeps as many loads in
+    flight with less to add up across warps. Blocks of BLOCK_THREADS, or of one row that is longer."""
     row_vectors = -(-length // vector)
-    is_decode = num_rows * -(-row_vectors // WARP) <= num_sms
-    threads = _power_of_two(row_vectors) if is_decode else _power_of_two(-(-row_vectors // max_vectors))
-    if not is_decode and row_vectors >= WARP:
-        threads = max(threads, WARP)
-    threads = min(threads, MAX_THREADS)
-    rows_per_block = max(1, (WARP if is_decode else 8 * WARP) // threads)
-    return RowLaunch(vector, -(-row_vectors // threads), threads, rows_per_block)
+    vectors = 1
+    while (
+        vectors < MAX_VECTORS
+        and num_rows * _threads(row_vectors, vectors) > num_sms * WARPS_PER_SM * WARP
+        and _threads(row_vectors, 2 * vectors) >= BLOCK_THREADS
+    ):
+        vectors *= 2
+    threads = min(MAX_THREADS, _threads(row_vectors, vectors))
+    return RowLaunch(vector, -(-row_vectors // threads), threads, max(1, BLOCK_THREADS // threads))
 
 
-def _power_of_two(count: int) -> int:
-    """The next one."""
-    return 1 << max(count - 1, 0).bit_length()
+def _threads(row_vectors: int, vectors: int) -> int:
+    """Threads of a row, a power of two, that leave each about so many accesses."""
+    return 1 << (-(-row_vectors // vectors) - 1).bit_length()

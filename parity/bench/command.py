@@ -9,6 +9,8 @@ from engine.usage import UsageError
 
 BENCHES = {
     "serve": ("parity.bench.serve:main", "tokens per second of a model, beside transformers"),
+    "kernels": ("parity.bench.kernels:main", "microseconds of each twin on a GPU, beside its peers"),
+    "launch": ("parity.bench.launch_sweep:main", "a row kernel under every launch, and the policy's choice"),
     "engine": ("parity.bench.engine_overhead:main", "milliseconds of a step that are not the model's"),
 }
 

@@ -25,7 +25,7 @@ class CompileExecutor:
     """For one architecture, without a chip."""
 
     name = "compile"
-    chip = None
+    chip: str | None = None
     computes = False
 
     def __init__(self, arch: Arch, kernels: Library | None = None) -> None:

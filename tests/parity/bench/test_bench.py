@@ -43,7 +43,7 @@ def test_engine_overhead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_an_unknown_measurement_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="unknown measurement 'serv'; known are serve, engine"):
+    with pytest.raises(UsageError, match="unknown measurement 'serv'; known are serve, kernels"):
         command.main(["serv"])
     assert command.main([]) == 2
     assert "usage: diptych bench NAME" in capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""Qwen3 out of the twins of this panel."""

@@ -1,0 +1,1 @@
+"""The commands of the hinge: `diptych parity` and `diptych show`."""
