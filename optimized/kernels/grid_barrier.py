@@ -1,0 +1,81 @@
+"""A barrier over all blocks of one launch, all of which must be resident (a cooperative launch).
+
+One int32 in global memory is the barrier. Each block adds to it once a barrier: block 0 adds 2^31 - (n - 1), each of
+the other n - 1 blocks adds 1. So a barrier adds 2^31 in all: it flips the top bit and leaves the other bits as they
+were, 0. A block waits until the top bit differs from what its own addition found.
+
+Why that is right:
+- The top bit flips with the last arrival, whichever block that is, and not before: any sum without one of the terms is
+  below 2^31.
+- The counter needs no reset, neither between barriers nor between launches, and launches may have different numbers of
+  blocks: after each barrier the lower bits are 0, and only the change of the top bit counts.
+- A block that still waits when others already arrive at the next barrier is not misled: that barrier lacks its
+  addition, so the top bit stays.
+- What a block wrote before is seen by all after: its threads meet (`sync_threads`) before thread 0 adds with release
+  semantics at gpu scope; the additions are one chain of read-modify-writes, so whoever reads its end with acquire
+  semantics has synchronized with every block; and thread 0 meets its block's threads again. What was written must be
+  read by ordinary loads, not by those of the non-coherent path.
+
+The counter must be 0 when it is first used, and two launches that run at the same time must not share it:
+`barrier_counter` gives each device one, for launches that follow each other on a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import cute
+
+from optimized.compile.kernel import Kernel
+from optimized.device import Device, Tensor
+from optimized.kernels.rows import vector_of
+
+_HALF = 2**31
+
+
+@cute.jit
+def grid_barrier(
+    mCounter: cute.Tensor,  # i32 [1], see above
+    blocks: cutlass.Constexpr,  # of the launch
+) -> None:
+    """Every thread of every block waits until all have come here; then each sees what any of them wrote before."""
+    thread, _, _ = cute.arch.thread_idx()
+    block, _, _ = cute.arch.block_idx()
+    cute.arch.sync_threads()
+    if thread == 0:
+        arrival = cutlass.Int32(1)
+        if block == 0:
+            arrival = cutlass.Int32(_HALF - (blocks - 1) if blocks > 1 else -_HALF)
+        found = cute.arch.atomic_add(mCounter.iterator, arrival, sem="acq_rel", scope="gpu")
+        now = found
+        while (now ^ found) >= 0:
+            now = cute.arch.load(mCounter.iterator, cutlass.Int32, sem="acquire", scope="gpu")
+    cute.arch.sync_threads()
+
+
+@dataclass(frozen=True)
+class ZeroCounter(Kernel):
+    """The first value of a barrier's counter."""
+
+    def arguments(self) -> tuple[Any, ...]:
+        return (vector_of("int32", 1, 1),)
+
+    @cute.jit
+    def __call__(self, mCounter: cute.Tensor, stream: Any) -> None:
+        self.kernel(mCounter).launch(grid=[1, 1, 1], block=[1, 1, 1], stream=stream)
+
+    @cute.kernel
+    def kernel(self, mCounter: cute.Tensor) -> None:
+        mCounter[0] = cutlass.Int32(0)
+
+
+def barrier_counter(device: Device) -> Tensor:  # i32 [1]
+    """The counter of a device, zeroed when it is first asked for (which must not be while a graph is captured)."""
+    held = vars(device)
+    if "barrier_counter" not in held:
+        counter = device.empty((1,), "int32")
+        device.run(ZeroCounter(), counter)
+        held["barrier_counter"] = counter
+    return held["barrier_counter"]
