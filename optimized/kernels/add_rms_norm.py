@@ -1,0 +1,131 @@
+"""Residual sum and RMSNorm of it on a GPU, in one pass over memory: both rows are read once, both results written once.
+
+Rounding: that of the reference, two. The sum is rounded to the model's dtype, and it is the ROUNDED sum, still in
+registers, that is normalised. The mean of squares is added up in another order, in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+from cutlass import cute
+
+from optimized.compile.kernel import Kernel
+from optimized.compile.launch_policy import row_launch, vector_elements
+from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, sum_of_row, vector_of
+
+
+@dataclass(frozen=True)
+class AddRmsNorm(Kernel):
+    """sum = x + residual; normed = sum / sqrt(mean(sum^2) + eps) * (weight + weight_bias), row by row."""
+
+    hidden_size: int
+    dtype: str
+    weight_dtype: str
+    eps: float
+    weight_bias: float
+    vector: int
+    vectors: int
+    threads_per_row: int
+    rows_per_block: int
+
+    @property
+    def widest_access(self) -> int:
+        return self.vector * itemsize(self.dtype)
+
+    def arguments(self) -> tuple[Any, ...]:
+        num_rows = cute.sym_int()
+        x, residual, normed, total = (rows_of(self.dtype, num_rows, self.hidden_size, self.vector) for _ in range(4))
+        return x, residual, vector_of(self.weight_dtype, self.hidden_size, self.vector), normed, total
+
+    @cute.jit
+    def __call__(
+        self,
+        mX: cute.Tensor,  # [T, H]
+        mResidual: cute.Tensor,  # [T, H]
+        mWeight: cute.Tensor,  # [H]
+        mNormed: cute.Tensor,  # [T, H]
+        mSum: cute.Tensor,  # [T, H]
+        stream: Any,
+    ) -> None:
+        self.kernel(mX, mResidual, mWeight, mNormed, mSum).launch(
+            grid=[cute.ceil_div(mX.shape[0], self.rows_per_block), 1, 1],
+            block=[self.threads_per_row * self.rows_per_block, 1, 1],
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        mX: cute.Tensor,
+        mResidual: cute.Tensor,
+        mWeight: cute.Tensor,
+        mNormed: cute.Tensor,
+        mSum: cute.Tensor,
+    ) -> None:
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        row = block * self.rows_per_block + thread // self.threads_per_row
+        lane = thread % self.threads_per_row
+        is_row = row < mX.shape[0]
+        part = (self.vector, self.vectors, self.threads_per_row)
+
+        rSum = load_row(mX[row, None], lane, is_row, *part)
+        rResidual = load_row(mResidual[row, None], lane, is_row, *part)
+        rWeight = load_row(mWeight, lane, is_row, *part)
+        exact = rSum.load().to(cutlass.Float32) + rResidual.load().to(cutlass.Float32)
+        rSum.store(exact.to(mSum.element_type))
+        store_row(rSum, mSum[row, None], lane, is_row, self.threads_per_row)
+
+        rounded = rSum.load().to(cutlass.Float32)
+        squares = (rounded * rounded).reduce(cute.ReductionOp.ADD, init_val=0.0, reduction_profile=0)
+        mean_square = sum_of_row(squares, self.threads_per_row, self.rows_per_block) / self.hidden_size
+        scale = 1.0 / cute.math.sqrt(mean_square + self.eps)
+        weight = rWeight.load().to(cutlass.Float32) + self.weight_bias
+        rSum.store((rounded * scale * weight).to(mNormed.element_type))
+        store_row(rSum, mNormed[row, None], lane, is_row, self.threads_per_row)
+
+
+def add_rms_norm(
+    x: Tensor,  # [T, H], what a layer adds; rows contiguous
+    residual: Tensor,  # [T, H], what it adds to; rows contiguous
+    weight: Tensor,  # [H]
+    eps: float,
+    *,
+    weight_bias: float = 0.0,
+    out: tuple[Tensor, Tensor] | None = None,  # [T, H] each; either may be x or residual itself
+) -> tuple[Tensor, Tensor]:  # (normed [T, H], new residual [T, H]), x's dtype: `out`, or new memory
+    """Add x to the residual stream, round the sum, normalise the rounded sum."""
+    device = device_of(x)
+    num_rows, hidden_size = x.shape
+    dtype, weight_dtype = dtype_of(x), dtype_of(weight)
+    if out is None:
+        out = device.empty((num_rows, hidden_size), dtype), device.empty((num_rows, hidden_size), dtype)
+    normed, new_residual = out
+    if num_rows == 0:
+        return normed, new_residual
+    rows = (x, residual, normed, new_residual)
+    vector = vector_elements(
+        device.arch,
+        max(itemsize(dtype), itemsize(weight_dtype)),
+        length=hidden_size,
+        strides=tuple(one.stride(0) for one in rows),
+        alignment=alignment_of(weight, *rows),
+    )
+    launch = row_launch(device.num_sms, num_rows, length=hidden_size, vector=vector)
+    kernel = AddRmsNorm(
+        hidden_size,
+        dtype,
+        weight_dtype,
+        eps,
+        weight_bias,
+        launch.vector,
+        launch.vectors,
+        launch.threads_per_row,
+        launch.rows_per_block,
+    )
+    device.run(kernel, x, residual, weight, normed, new_residual)
+    return normed, new_residual

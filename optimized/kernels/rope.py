@@ -1,0 +1,134 @@
+"""Rotary position embedding on a GPU, in place: a thread turns the same channels of a few heads.
+
+Rounding: that of the reference, one at the end, and float32 arithmetic that is its own to the bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import cutlass
+from cutlass import cute, range_constexpr
+from cutlass.cute.runtime import make_fake_tensor
+
+from optimized.compile.kernel import Kernel
+from optimized.compile.launch_policy import vector_elements
+from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.kernels.items import ItemLaunch, access, indices_of, item, item_launch, num_blocks
+from optimized.kernels.precise import product
+from optimized.kernels.rows import DTYPES, itemsize
+
+
+@dataclass(frozen=True)
+class Rope(Kernel):
+    """Turn every head of token t by the angles of positions[t]."""
+
+    num_heads: int
+    head_dim: int
+    dtype: str
+    vector: int
+    heads: int  # of each thread: cos and sin are read once for all of them
+    table_alignment: int  # bytes
+    threads: int
+
+    @property
+    def widest_access(self) -> int:
+        return self.vector * itemsize(self.dtype)
+
+    @property
+    def accesses(self) -> int:
+        """Of half a head."""
+        return self.head_dim // 2 // self.vector
+
+    @property
+    def row_items(self) -> int:
+        return self.num_heads // self.heads * self.accesses
+
+    def arguments(self) -> tuple[Any, ...]:
+        num_tokens, num_positions = cute.sym_int(), cute.sym_int()
+        x = make_fake_tensor(
+            DTYPES[self.dtype],
+            (num_tokens, self.num_heads, self.head_dim),
+            (cute.sym_int64(divisibility=self.vector), self.head_dim, 1),
+            assumed_align=self.widest_access,
+        )
+        half = self.head_dim // 2
+        cos, sin = (
+            make_fake_tensor(cutlass.Float32, (num_positions, half), (half, 1), assumed_align=self.table_alignment)
+            for _ in range(2)
+        )
+        return x, indices_of("int32", num_tokens), cos, sin
+
+    @cute.jit
+    def __call__(
+        self,
+        mX: cute.Tensor,  # [T, N, D]
+        mPositions: cute.Tensor,  # [T]
+        mCos: cute.Tensor,  # [P, D/2]
+        mSin: cute.Tensor,  # [P, D/2]
+        stream: Any,
+    ) -> None:
+        self.kernel(mX, mPositions, mCos, mSin).launch(
+            grid=[num_blocks(mX.shape[0], self.row_items, ItemLaunch(self.threads, 1)), 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(self, mX: cute.Tensor, mPositions: cute.Tensor, mCos: cute.Tensor, mSin: cute.Tensor) -> None:
+        token, number = item(0, self.row_items, ItemLaunch(self.threads, 1))
+        first_head = number // self.accesses * self.heads
+        channels = number % self.accesses  # of the first half, in accesses
+        rX = cute.make_rmem_tensor((self.vector, 2, self.heads), mX.element_type)
+        rCos = cute.make_rmem_tensor((self.vector,), cutlass.Float32)
+        rSin = cute.make_rmem_tensor((self.vector,), cutlass.Float32)
+        if token < mX.shape[0]:
+            position = mPositions[token]
+            for i in range_constexpr(self.heads):
+                gHead = mX[token, first_head + i, None]
+                cute.autovec_copy(access(gHead, self.vector, channels), rX[None, 0, i])
+                cute.autovec_copy(access(gHead, self.vector, channels + self.accesses), rX[None, 1, i])
+            cute.autovec_copy(access(mCos[position, None], self.vector, channels), rCos)
+            cute.autovec_copy(access(mSin[position, None], self.vector, channels), rSin)
+            for i in range_constexpr(self.heads):
+                for element in range_constexpr(self.vector):
+                    first, second = (rX[element, half, i].to(cutlass.Float32) for half in range(2))
+                    cos, sin = rCos[element], rSin[element]
+                    rX[element, 0, i] = (product(first, cos) - product(second, sin)).to(mX.element_type)
+                    rX[element, 1, i] = (product(second, cos) + product(first, sin)).to(mX.element_type)
+                gHead = mX[token, first_head + i, None]
+                cute.autovec_copy(rX[None, 0, i], access(gHead, self.vector, channels))
+                cute.autovec_copy(rX[None, 1, i], access(gHead, self.vector, channels + self.accesses))
+
+
+def rope(
+    x: Tensor,  # [T, N, D], a token's heads contiguous; overwritten
+    positions: Tensor,  # i32 [T], each in 0 .. P-1
+    cos: Tensor,  # f32 [P, D/2], contiguous
+    sin: Tensor,  # f32 [P, D/2], contiguous
+) -> Tensor:  # x
+    """Turn every head of token t by its position's angles."""
+    device = device_of(x)
+    num_tokens, num_heads, head_dim = x.shape
+    if num_tokens == 0:
+        return x
+    dtype = dtype_of(x)
+    vector = vector_elements(
+        device.arch, itemsize(dtype), length=head_dim // 2, strides=(x.stride(0),), alignment=alignment_of(x)
+    )
+    num_items = num_tokens * num_heads * (head_dim // 2 // vector)
+    heads = gcd(num_heads, 4)
+    launch = item_launch(device.num_sms, num_items, items=heads)
+    kernel = Rope(
+        num_heads,
+        head_dim,
+        dtype,
+        vector,
+        launch.items,
+        gcd(vector * itemsize("float32"), alignment_of(cos, sin)),
+        launch.threads,
+    )
+    device.run(kernel, x, positions, cos, sin)
+    return x

@@ -1,0 +1,81 @@
+"""rope: heads of several sizes, alone or within a fused tensor, at positions from one end of the table to the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from hypothesis import strategies as st
+
+from parity.inputs import normal, spoiled, strided
+from parity.twin import Call, Config, Output, Twin
+from reference.formats import Array, format_named
+from reference.kernels.rope import rope_table
+from reference.model.config import RopeConfig
+
+DTYPES = ("bfloat16", "float16", "float32")
+BASE = {
+    "tokens": 4,
+    "heads": 8,
+    "head_dim": 128,
+    "dtype": "bfloat16",
+    "positions": 512,  # of the table
+    "rows": "normal",
+    "token_stride": 0,
+}
+
+
+def corners() -> Iterator[Config]:
+    for dtype in DTYPES:
+        for head_dim in (64, 128, 256):
+            yield BASE | {"tokens": 1, "head_dim": head_dim, "dtype": dtype}
+            yield BASE | {"tokens": 1500, "head_dim": head_dim, "dtype": dtype}
+        for heads in (1, 2, 5, 32):
+            yield BASE | {"tokens": 33, "heads": heads, "dtype": dtype}
+        yield BASE | {"tokens": 0, "dtype": dtype}
+        yield BASE | {"tokens": 37, "dtype": dtype, "rows": "nan"}
+        yield BASE | {"tokens": 65, "heads": 32, "dtype": dtype, "token_stride": 6144}
+        yield BASE | {"tokens": 65, "heads": 4, "dtype": dtype, "token_stride": 5121}
+    for heads in (2, 16, 32, 64):
+        yield BASE | {"tokens": 2100, "heads": heads, "token_stride": (heads + 8) * 128}
+    yield BASE | {"tokens": 1500, "heads": 7}
+    yield BASE | {"tokens": 37, "head_dim": 6}
+    yield BASE | {"tokens": 37, "positions": 1}
+    yield BASE | {"tokens": 37, "positions": 40960}
+    # More than 2^31 elements.
+    yield BASE | {"tokens": 128, "heads": 64, "repeated": 265000}
+
+
+space = st.fixed_dictionaries(
+    {
+        "tokens": st.integers(0, 300),
+        "heads": st.integers(1, 40),
+        "head_dim": st.sampled_from([64, 128, 256]),
+        "dtype": st.sampled_from(DTYPES),
+        "positions": st.integers(1, 1000),
+        "rows": st.sampled_from(["normal", "nan", "zeros"]),
+        "token_stride": st.just(0),
+    }
+)
+
+
+def inputs(config: Config, random: np.random.Generator) -> Call:
+    tokens, head_dim, num_positions = config["tokens"], config["head_dim"], config["positions"]
+    x = normal(random, tokens, config["heads"], head_dim, dtype=config["dtype"])
+    x = spoiled(random, x, config["rows"])
+    if config["token_stride"]:
+        x = strided(x, config["token_stride"])
+    positions: Array = random.integers(0, num_positions, tokens, dtype=np.int32)
+    positions[:1], positions[1:2] = num_positions - 1, 0
+    cos, sin = rope_table(RopeConfig(theta=1e6), head_dim, num_positions)
+    repeated = {name: config["repeated"] for name in ("x", "positions")} if "repeated" in config else {}
+    return Call({"x": x, "positions": positions, "cos": cos, "sin": sin}, repeated=repeated)
+
+
+def bytes_moved(config: Config) -> int:
+    size = format_named(config["dtype"]).dtype.itemsize
+    head_dim = config["head_dim"]
+    return config["tokens"] * (2 * size * config["heads"] * head_dim + 4 * head_dim + 4)
+
+
+TWIN = Twin("rope", (Output("out", in_place="x"),), corners, space, inputs, bytes_moved=bytes_moved)
