@@ -18,7 +18,7 @@ import numpy as np
 
 from engine.names import load_function
 from parity.twin import Call, Twin, as_tuple
-from parity.ulp import oracle, ulp_errors
+from parity.ulp import ROW_SHARE, oracle, ulp_errors
 from reference.formats import Array
 
 DIFFERING_SHARE = 20  # one element in so many of a narrow output may differ from the reference's own,
@@ -34,6 +34,7 @@ class Expectation:
     oracle: Array | None  # f64
     bound: float  # ULPs; 0 for exact outputs
     like: Array  # the reference's own result: shape and dtype
+    row_share: float = ROW_SHARE  # see `Output`
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,9 @@ def expectations(twin: Twin, call: Call) -> list[Expectation]:
         if output.exact:
             expected.append(Expectation(output.name, own, None, 0.0, own))
             continue
-        own_error = float(np.max(ulp_errors(own, exact), initial=0.0)) if own.size else 0.0
-        bound = 2 * max(own_error, 0.5) + output.floor
-        expected.append(Expectation(output.name, None, exact, bound, own))
+        own_error = float(np.max(ulp_errors(own, exact, output.row_share), initial=0.0)) if own.size else 0.0
+        bound = 2 * max(own_error, 0.5) + output.floor_of(own.dtype)
+        expected.append(Expectation(output.name, None, exact, bound, own, output.row_share))
     return expected
 
 
@@ -90,7 +91,8 @@ def judge(expected: Expectation, actual: Array) -> Judgement:
         errors = np.where(differs, np.inf, 0.0)
     else:
         assert expected.oracle is not None
-        errors = ulp_errors(actual, expected.oracle) if actual.size else np.zeros(actual.shape)
+        oracle_of_output, share = expected.oracle, expected.row_share
+        errors = ulp_errors(actual, oracle_of_output, share) if actual.size else np.zeros(actual.shape)
         if actual.dtype.itemsize <= 2:
             same = (actual == expected.like) | (np.isnan(actual) & np.isnan(expected.like))
             differing = int(np.count_nonzero(~same))

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from reference.formats import Array
+from parity.ulp import ROW_SHARE
+from reference.formats import Array, DType
 
 Config = Mapping[str, Any]  # what JSON holds: shapes, dtypes, constants, the kind of input
 
@@ -27,8 +28,15 @@ class Output:
 
     name: str
     exact: bool = False
-    floor: float = 0.0  # ULPs that are allowed beyond the bound; the case file says why
+    # ULPs that are allowed beyond the bound, for all dtypes or by name; the case file says why.
+    floor: float | Mapping[str, float] = 0.0
+    # Of a row's root mean square: what is smaller is measured by the ULP of this. 1 where elements carry the errors of
+    # larger ones in their row, and cancel.
+    row_share: float = ROW_SHARE
     in_place: str | None = None  # the input that it overwrites; None: memory of its own
+
+    def floor_of(self, dtype: DType) -> float:
+        return self.floor if isinstance(self.floor, (int, float)) else self.floor.get(str(dtype), 0.0)
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ def spacing(magnitude: Array, dtype: DType) -> Array:
     return np.ldexp(1.0, exponent - 1 - info.nmant)
 
 
-def ulp_errors(actual: Array, expected: Array) -> Array:
+def ulp_errors(actual: Array, expected: Array, row_share: float = ROW_SHARE) -> Array:
     """The error of each element in ULPs of actual's dtype, f64; expected is the float64 oracle.
 
-    An ULP is the spacing at max(|expected|, root mean square of its row / 64), so that an element which is small by
-    cancellation is not held to digits that its row does not have. What overflows dtype is expected as infinity. NaN
+    An ULP is the spacing at max(|expected|, root mean square of its row x row_share), so that an element which is small
+    by cancellation is not held to digits that its row does not have. What overflows dtype is expected as infinity. NaN
     for NaN and infinity for the same infinity are no error; against anything else they are infinitely wrong.
     """
     assert expected.dtype == np.float64 and actual.shape == expected.shape, (
@@ -48,7 +48,7 @@ def ulp_errors(actual: Array, expected: Array) -> Array:
         halfway = largest + spacing(np.asarray(largest), actual.dtype) / 2
         expected = np.where(np.abs(expected) >= halfway, np.copysign(np.inf, expected), expected)
         finite = np.where(np.isfinite(expected), expected, 0.0)
-        floor = np.sqrt(np.mean(finite * finite, axis=-1, keepdims=True)) * ROW_SHARE
+        floor = np.sqrt(np.mean(finite * finite, axis=-1, keepdims=True)) * row_share
         error = np.abs(values - expected) / spacing(np.maximum(np.abs(finite), floor), actual.dtype)
     same = (values == expected) | (np.isnan(values) & np.isnan(expected))
     return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))

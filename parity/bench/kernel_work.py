@@ -18,6 +18,7 @@ Call = Callable[[], Any]
 BLOCK_SIZE = 128
 TILE = 16  # rows to which an expert's rows are padded at decode
 EPS = 1e-6
+MOST_DECODES = 512  # tokens up to which a step is taken for one of decode
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,13 @@ def _qk_norm(shape: Shape, tokens: int) -> Work:
     return Work("qk_norm", 4 * tokens * (shape.heads + shape.kv_heads) * shape.head_dim, make)
 
 
+def _slots(tokens: int) -> Any:
+    """Decode: each token goes on with a block of its own sequence. Prefill: tokens fill blocks."""
+    torch = _torch()
+    token = torch.arange(tokens, dtype=torch.int64, device="cuda")
+    return token if tokens > MOST_DECODES else token * BLOCK_SIZE + BLOCK_SIZE // 2
+
+
 def _fused(shape: Shape, tokens: int) -> Work:
     def make() -> dict[str, Call]:
         torch = _torch()
@@ -172,9 +180,9 @@ def _fused(shape: Shape, tokens: int) -> Work:
         q_weight, k_weight = _normal(shape.head_dim), _normal(shape.head_dim)
         positions = torch.arange(tokens, dtype=torch.int32, device="cuda")
         cos, sin = (torch.randn(tokens, shape.head_dim // 2, device="cuda") for _ in range(2))
-        blocks = -(-tokens // BLOCK_SIZE)
+        slots = _slots(tokens)
+        blocks = int(slots.max()) // BLOCK_SIZE + 1
         k_cache, v_cache = (_normal(blocks, shape.kv_heads, BLOCK_SIZE, shape.head_dim) for _ in range(2))
-        slots = torch.arange(tokens, dtype=torch.int64, device="cuda")
         fused, norm, turn, write = (ours(n) for n in ("qk_norm_rope_kv_write", "qk_norm", "rope", "kv_write"))
 
         def three_launches() -> None:

@@ -81,7 +81,7 @@ TWIN = Twin(
     # 2 ULPs beyond the bound, for float32 in rows of a few elements: exp errs by up to 0.9 ULP here and by up to 2
     # in NumPy, four more roundings follow, and by luck the reference's own errors may cancel (of 12,000 rows of 1 and
     # 8 elements one needs 1.5). Outputs of 16 bits need none of it.
-    (Output("out", floor=2.0),),
+    (Output("out", floor={"float32": 2.0}),),
     corners,
     space,
     inputs,

@@ -1,0 +1,276 @@
+"""QK-norm, rotary embedding and KV write on a GPU: one launch over all heads of q, k and v.
+
+A group of lanes holds a head, channel i beside channel i + D/2, so that a pair is turned without a shuffle. Heads of q
+are overwritten in place, heads of k go from registers to their slot, heads of v are copied.
+
+Rounding: that of the reference, to q's dtype after the norm and again after the rotation.
+
+Opened blocks. The rest of a block whose first slot is written in this call becomes 0, and no thread block waits for
+another: tokens of one sequence follow each other in a call, in the order of their slots, none left out, as an engine's
+do. So token t, at offset o, is in a block that this call opens if token t - o has that block's first slot, and it is
+the call's last one in it if token t + 1 has not the next slot. That token's groups clear the slots behind their own,
+which no other token of the call writes.
+
+Slots are below 2^31: more of them than any chip holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import cutlass
+from cutlass import cute, range_constexpr
+from cutlass.cute.runtime import make_fake_tensor
+
+from optimized.compile.kernel import Kernel
+from optimized.compile.launch_policy import WARP, vector_elements
+from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.kernels.heads import head_launch, heads_of, load_head, load_heads, norm_heads, place, store_heads
+from optimized.kernels.precise import product
+from optimized.kernels.rows import DTYPES, itemsize, vector_of
+
+
+@dataclass(frozen=True)
+class QkNormRopeKvWrite(Kernel):
+    """A group of lanes takes one part of a token: heads of q, of k, or of v."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    dtype: str
+    weight_dtype: str
+    slot_dtype: str
+    eps: float
+    weight_bias: float
+    vector: int
+    vectors: int
+    lanes: int
+    heads: int
+    warps: int
+    q_parts: int
+    kv_parts: int
+    table_bytes: int  # of one access of the tables
+
+    @property
+    def widest_access(self) -> int:
+        return self.vector * itemsize(self.dtype)
+
+    def arguments(self) -> tuple[Any, ...]:
+        num_tokens, num_positions, num_blocks = (cute.sym_int() for _ in range(3))
+        q, k, v = (
+            heads_of(self.dtype, num_tokens, count, self.head_dim, self.vector)
+            for count in (self.num_heads, self.num_kv_heads, self.num_kv_heads)
+        )
+        q_weight, k_weight = (vector_of(self.weight_dtype, self.head_dim, self.vector) for _ in range(2))
+        positions, slot_mapping = (vector_of(dtype, num_tokens, 1) for dtype in ("int32", self.slot_dtype))
+        half = self.head_dim // 2
+        cos, sin = (
+            make_fake_tensor(cutlass.Float32, (num_positions, half), (half, 1), assumed_align=self.table_bytes)
+            for _ in range(2)
+        )
+        k_cache, v_cache = (
+            make_fake_tensor(
+                DTYPES[self.dtype],
+                (num_blocks, self.num_kv_heads, self.block_size, self.head_dim),
+                (cute.sym_int64(divisibility=self.vector), self.block_size * self.head_dim, self.head_dim, 1),
+                assumed_align=self.widest_access,
+            )
+            for _ in range(2)
+        )
+        return q, k, v, q_weight, k_weight, positions, cos, sin, k_cache, v_cache, slot_mapping
+
+    @cute.jit
+    def __call__(
+        self,
+        mQ: cute.Tensor,  # [T, Nq, D]
+        mK: cute.Tensor,  # [T, Nkv, D]
+        mV: cute.Tensor,  # [T, Nkv, D]
+        mQWeight: cute.Tensor,  # [D]
+        mKWeight: cute.Tensor,  # [D]
+        mPositions: cute.Tensor,  # i32 [T]
+        mCos: cute.Tensor,  # f32 [P, D/2]
+        mSin: cute.Tensor,  # f32 [P, D/2]
+        mKCache: cute.Tensor,  # [B, Nkv, bs, D]
+        mVCache: cute.Tensor,  # [B, Nkv, bs, D]
+        mSlots: cute.Tensor,  # i32 or i64 [T]
+        stream: Any,
+    ) -> None:
+        threads = self.warps * WARP
+        groups = mQ.shape[0] * (self.q_parts + 2 * self.kv_parts)
+        self.kernel(mQ, mK, mV, mQWeight, mKWeight, mPositions, mCos, mSin, mKCache, mVCache, mSlots).launch(
+            grid=[cute.ceil_div(groups, threads // self.lanes), 1, 1], block=[threads, 1, 1], stream=stream
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        mQ: cute.Tensor,
+        mK: cute.Tensor,
+        mV: cute.Tensor,
+        mQWeight: cute.Tensor,
+        mKWeight: cute.Tensor,
+        mPositions: cute.Tensor,
+        mCos: cute.Tensor,
+        mSin: cute.Tensor,
+        mKCache: cute.Tensor,
+        mVCache: cute.Tensor,
+        mSlots: cute.Tensor,
+    ) -> None:
+        token, part, lane = place(self.warps, self.lanes, self.q_parts + 2 * self.kv_parts)
+        is_token = token < mQ.shape[0]
+        is_q, is_v = part < self.q_parts, part >= self.q_parts + self.kv_parts
+        first_q, first_k = part * self.heads, (part - self.q_parts) * self.heads
+        first_v = (part - self.q_parts - self.kv_parts) * self.heads
+
+        # What other loads wait for goes first.
+        position, slot = cutlass.Int32(0), cutlass.Int32(-1)
+        if is_token:
+            position, slot = mPositions[token], cutlass.Int32(mSlots[token])
+
+        rX = cute.make_rmem_tensor((self.vector, self.vectors, self.heads), mQ.element_type)
+        rWeight = cute.make_rmem_tensor((self.vector, self.vectors), mQWeight.element_type)
+        rCos = cute.make_rmem_tensor((self.vector, self.vectors // 2), cutlass.Float32)
+        rSin = cute.make_rmem_tensor((self.vector, self.vectors // 2), cutlass.Float32)
+        for registers in (rX, rWeight, rCos, rSin):
+            registers.fill(0)
+        if is_token:
+            if is_q:
+                load_heads(mQ[token, None, None], rX, first_q, lane, self.lanes)
+                load_head(mQWeight, rWeight, lane, self.lanes)
+            elif is_v:
+                load_heads(mV[token, None, None], rX, first_v, lane, self.lanes)
+            else:
+                load_heads(mK[token, None, None], rX, first_k, lane, self.lanes)
+                load_head(mKWeight, rWeight, lane, self.lanes)
+            if not is_v:
+                load_head(mCos[position, None], rCos, lane, self.lanes)
+                load_head(mSin[position, None], rSin, lane, self.lanes)
+
+        # Heads of v go along, because a warp that holds them too must shuffle as one; their result is not used.
+        rOut = cute.make_rmem_tensor((self.vector, self.vectors, self.heads), mQ.element_type)
+        norm_heads(rX, rWeight, rOut, self.lanes, self.eps, self.weight_bias)
+        turn_heads(rOut, rCos, rSin)
+
+        if is_token:
+            if is_q:
+                store_heads(rOut, mQ[token, None, None], first_q, lane, self.lanes)
+            elif slot >= 0:
+                if is_v:
+                    self.write(rX, mVCache, mSlots, token, slot, first_v, lane)
+                else:
+                    self.write(rOut, mKCache, mSlots, token, slot, first_k, lane)
+
+    @cute.jit
+    def write(
+        self,
+        rX: cute.Tensor,  # [vector, vectors, heads] in registers
+        mCache: cute.Tensor,  # [B, Nkv, bs, D]
+        mSlots: cute.Tensor,  # [T]
+        token: cutlass.Int32,
+        slot: cutlass.Int32,
+        first: cutlass.Int32,  # the group's first head
+        lane: cutlass.Int32,
+    ) -> None:
+        """One part of a token to its slot, and zeros behind it where the module's docstring says so."""
+        number = cutlass.Int32(cutlass.Uint32(slot) // self.block_size)
+        offset = cutlass.Int32(cutlass.Uint32(slot) % self.block_size)
+        store_heads(rX, mCache[number, None, offset, None], first, lane, self.lanes)
+
+        opener, successor = cutlass.Int32(-1), cutlass.Int32(-1)
+        if token >= offset:
+            opener = cutlass.Int32(mSlots[token - offset])
+        if token + 1 < mSlots.shape[0]:
+            successor = cutlass.Int32(mSlots[token + 1])
+        if opener == slot - offset and successor != slot + 1:
+            rX.fill(0)
+            for row in range(offset + 1, self.block_size):
+                store_heads(rX, mCache[number, None, row, None], first, lane, self.lanes)
+
+
+@cute.jit
+def turn_heads(
+    rX: cute.Tensor,  # [vector, vectors, heads] in registers; the accesses of its second half are D/2 further
+    rCos: cute.Tensor,  # f32 [vector, vectors / 2] in registers
+    rSin: cute.Tensor,  # f32 [vector, vectors / 2] in registers
+) -> None:
+    """Each pair of channels by its angle, rounded once, in place."""
+    vector, vectors, heads = rX.shape
+    half = vectors // 2
+    rFirst, rSecond = (cute.make_rmem_tensor((vector,), cutlass.Float32) for _ in range(2))
+    for j in range_constexpr(heads):
+        for i in range_constexpr(half):
+            for e in range_constexpr(vector):
+                first, second = rX[e, i, j].to(cutlass.Float32), rX[e, i + half, j].to(cutlass.Float32)
+                rFirst[e] = product(first, rCos[e, i]) - product(second, rSin[e, i])
+                rSecond[e] = product(second, rCos[e, i]) + product(first, rSin[e, i])
+            rX[None, i, j].store(rFirst.load().to(rX.element_type))
+            rX[None, i + half, j].store(rSecond.load().to(rX.element_type))
+
+
+def qk_norm_rope_kv_write(
+    q: Tensor,  # [T, Nq, D], a token's heads contiguous; overwritten
+    k: Tensor,  # [T, Nkv, D], likewise, but kept
+    v: Tensor,  # [T, Nkv, D]
+    q_weight: Tensor,  # [D]
+    k_weight: Tensor,  # [D]
+    positions: Tensor,  # i32 [T], each in 0 .. P-1
+    cos: Tensor,  # f32 [P, D/2]
+    sin: Tensor,  # f32 [P, D/2]
+    k_cache: Tensor,  # [B, Nkv, bs, D], a block contiguous; overwritten
+    v_cache: Tensor,  # [B, Nkv, bs, D], likewise
+    slot_mapping: Tensor,  # i32 or i64 [T]: block * bs + offset, or -1
+    eps: float,
+    *,
+    weight_bias: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor]:  # q, k_cache, v_cache
+    """q as attention takes it, in place; k as attention takes it, and v, in the caches. k itself stays as it is.
+
+    Errors: ValueError for a cache of another dtype than q's, and for an odd D.
+    """
+    device = device_of(q)
+    num_tokens, num_heads, head_dim = q.shape
+    num_kv_heads = k.shape[1]
+    dtype, weight_dtype = dtype_of(q), dtype_of(q_weight)
+    if dtype_of(k_cache) != dtype:
+        raise ValueError(f"keys of {dtype} are written to a cache of {dtype}; this one is of {dtype_of(k_cache)}")
+    if num_tokens == 0:
+        return q, k_cache, v_cache
+    vector = vector_elements(
+        device.arch,
+        max(itemsize(dtype), itemsize(weight_dtype)),
+        length=head_dim // 2,
+        strides=(q.stride(0), k.stride(0), v.stride(0), k_cache.stride(0), v_cache.stride(0)),
+        alignment=alignment_of(q, k, v, q_weight, k_weight, k_cache, v_cache),
+    )
+    launch = head_launch(
+        device.num_sms,
+        num_tokens,
+        (num_heads, num_kv_heads, num_kv_heads),
+        head_dim=head_dim,
+        itemsize=itemsize(dtype),
+        vector=vector,
+    )
+    kernel = QkNormRopeKvWrite(
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        k_cache.shape[2],
+        dtype,
+        weight_dtype,
+        dtype_of(slot_mapping),
+        eps,
+        weight_bias,
+        launch.vector,
+        launch.vectors,
+        launch.lanes,
+        launch.heads,
+        launch.warps,
+        launch.parts(num_heads),
+        launch.parts(num_kv_heads),
+        gcd(device.arch.vector_bytes, alignment_of(cos, sin), 4 * launch.vector),
+    )
+    device.run(kernel, q, k, v, q_weight, k_weight, positions, cos, sin, k_cache, v_cache, slot_mapping)
+    return q, k_cache, v_cache
