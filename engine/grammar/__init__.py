@@ -6,6 +6,7 @@
     tool_calls        the language of calls of given tools            tool_calls.py
     calls_in_text     a Constraint for such calls in free text        calls_in_text.py
     after_reasoning   a Constraint that begins after a thought        reasoning.py
+    Spelled           keeps their tags from other tokens              spelled.py
 
 The work is done by the library llguidance: an Earley parser over the bytes of tokens, with a lexer of derivatives.
 A special token is no text: no string of a JSON answer can hold one, only a grammar that names it.

@@ -1,6 +1,8 @@
 """A Constraint for an answer that may call tools: its text is free, and what a call begins with begins a call.
 
 [text] [<tool_call> one of the tools, with arguments of its schema </tool_call> [text]] ...
+
+In text the tag cannot be spelled in other tokens: clients would get a call of it that nothing was asked of.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import numpy as np
 
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.grammar import Grammar, has_bit
+from engine.grammar.spelled import Spelled
 from reference.serving.request import Constraint, ConstraintState
 
 
@@ -22,11 +25,12 @@ def calls_in_text(
     *,
     parallel: bool = True,  # else the answer ends with its first call
 ) -> Constraint:
-    return _CallsInText(call, begin_id, end_id, None if parallel else compiler.only_ending)
+    return _CallsInText(compiler, call, begin_id, end_id, None if parallel else compiler.only_ending)
 
 
 @dataclass(frozen=True, eq=False)
 class _CallsInText:
+    compiler: GrammarCompiler
     call: Grammar
     begin_id: int
     end_id: int
@@ -40,18 +44,25 @@ class _State:
     def __init__(self, constraint: _CallsInText) -> None:
         self._constraint = constraint
         self._call: ConstraintState | None = None  # while in one
-        self._in_text: np.ndarray | None = None  # what is allowed outside of calls
+        self._has_ended = False  # with the only call
+        self._spelled = Spelled(constraint.compiler, constraint.begin_id)
 
     def allowed(self) -> np.ndarray | None:
-        return self._in_text if self._call is None else self._call.allowed()
+        if self._call is not None:
+            return self._call.allowed()
+        return self._constraint.after_call if self._has_ended else self._spelled.allowed()
 
     def accept(self, token_id: int) -> None:
         if self._call is None:
-            if self._in_text is not None and not has_bit(self._in_text, token_id):
-                raise ValueError(f"token {token_id} is not allowed after the only call")
+            allowed = self.allowed()
+            if allowed is not None and not has_bit(allowed, token_id):
+                what = "after the only call" if self._has_ended else "to spell the beginning of a call"
+                raise ValueError(f"token {token_id} is not allowed {what}")
             if token_id != self._constraint.begin_id:
+                self._spelled.accept(token_id)
                 return
             self._call = self._constraint.call.begin()
         self._call.accept(token_id)
         if token_id == self._constraint.end_id:
-            self._call, self._in_text = None, self._constraint.after_call
+            self._call, self._has_ended = None, self._constraint.after_call is not None
+            self._spelled = Spelled(self._constraint.compiler, self._constraint.begin_id)

@@ -35,6 +35,7 @@ class GrammarCompiler:
         self._vocabulary: Vocabulary | None = None
         self._lock = Lock()
         self._try = lru_cache(MAX_REMEMBERED)(self._try_to_compile)
+        self.not_completing = lru_cache(MAX_REMEMBERED)(self._not_completing)
 
     @cached_property
     def newlines(self) -> np.ndarray:
@@ -51,6 +52,15 @@ class GrammarCompiler:
     def only_ending(self) -> np.ndarray:
         """u32 mask: the ids of end-of-sequence."""
         return bits_of(self.eos_token_ids, self.num_token_ids)
+
+    def _not_completing(self, tag_id: int, length: int) -> np.ndarray | None:
+        """u32 mask: the token of a tag, and all that do not complete the tag after its first `length` bytes. None: all
+        ids."""
+        tag, texts = self.tokenizer.id_to_bytes(tag_id), map(self.tokenizer.id_to_bytes, range(self.num_token_ids))
+        completing = {i for i, text in enumerate(texts) if tag in tag[:length] + text} - {tag_id}
+        if not completing:
+            return None
+        return bits_of(range(self.num_token_ids), self.num_token_ids) & ~bits_of(completing, self.num_token_ids)
 
     def json_object(self) -> Grammar:
         """Any JSON object."""

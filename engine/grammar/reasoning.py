@@ -2,7 +2,8 @@
 
     [ <think> anything </think> [newlines] ] answer
 
-Nothing but its end is asked of a thought. After it Qwen3 writes an empty line, which is not the answer's.
+Nothing but its end is asked of a thought, and that this is a token: spelled in others it would end the thought for who
+reads the text, and not here. After it Qwen3 writes an empty line, which is not the answer's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from engine.core.masks import bits_of
 from engine.grammar.compiler import GrammarCompiler
 from engine.grammar.grammar import has_bit
+from engine.grammar.spelled import Spelled
 from reference.serving.request import Constraint, ConstraintState
 
 MAX_NEWLINE_TOKENS = 2  # between the thought and the answer
@@ -30,11 +32,12 @@ def after_reasoning(
 ) -> Constraint:
     """The answer, perhaps after a thought. In a thought every id but those of end-of-sequence is allowed."""
     begin = bits_of([begin_id], compiler.num_token_ids)
-    return _AfterReasoning(answer, end_id, inside, begin, compiler.not_ending, compiler.newlines)
+    return _AfterReasoning(compiler, answer, end_id, inside, begin, compiler.not_ending, compiler.newlines)
 
 
 @dataclass(frozen=True, eq=False)
 class _AfterReasoning:
+    compiler: GrammarCompiler
     answer: Constraint
     end_id: int
     inside: bool
@@ -57,6 +60,7 @@ class _State:
     def __init__(self, constraint: _AfterReasoning, answer: ConstraintState, stage: _Stage) -> None:
         self._constraint, self._answer, self._stage = constraint, answer, stage
         self._newline_tokens = 0
+        self._spelled = Spelled(constraint.compiler, constraint.end_id)
         self._beside = self._allowed_beside_the_answer()
 
     def allowed(self) -> np.ndarray | None:
@@ -77,6 +81,8 @@ class _State:
             self._newline_tokens += 1
         elif token_id == self._constraint.end_id:
             self._stage = _Stage.AFTER
+        else:
+            self._spelled.accept(token_id)
         self._beside = self._allowed_beside_the_answer()
 
     def _allowed_beside_the_answer(self) -> np.ndarray | None:
@@ -84,7 +90,9 @@ class _State:
             case _Stage.FIRST:
                 return self._constraint.begin_bits
             case _Stage.THOUGHT:
-                return self._constraint.thought_bits
+                unspelled = self._spelled.allowed()
+                thought = self._constraint.thought_bits
+                return thought if unspelled is None else thought & unspelled
             case _Stage.AFTER if self._newline_tokens < MAX_NEWLINE_TOKENS:
                 return self._constraint.newline_bits
             case _:

@@ -46,8 +46,8 @@ class HeadLaunch:
 def head_launch(
     num_sms: int, num_tokens: int, kinds: tuple[int, ...], *, head_dim: int, itemsize: int, vector: int
 ) -> HeadLaunch:
-    """Few heads (decode): one a group and one warp a block, so that they spread over the multiprocessors. More: 8
-    warps a block. Still more (prefill): several heads a group, once those groups fill the chip twice.
+    """One head a group and 4 warps a block; several heads a group (prefill), once those groups fill the chip twice, and
+    2 warps a block, because such threads hold many registers.
 
     kinds: heads of q, of k ... of a token. vector: divides head_dim / 2. Errors: ValueError for an odd head_dim.
     """
@@ -62,10 +62,8 @@ def head_launch(
     def threads(launch: HeadLaunch) -> int:
         return num_tokens * sum(map(launch.parts, kinds)) * lanes
 
-    few, some = launch(1, 1), launch(1, 8)
-    many = launch(max(1, min(_BYTES_IN_FLIGHT // (vector * vectors * itemsize), max(kinds))), 8)
-    if threads(few) <= num_sms * WARP:
-        return few
+    some = launch(1, 4)
+    many = launch(max(1, min(_BYTES_IN_FLIGHT // (vector * vectors * itemsize), max(kinds))), 2)
     return many if threads(many) >= 2 * num_sms * _THREADS_PER_SM else some
 
 

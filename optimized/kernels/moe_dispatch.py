@@ -19,7 +19,7 @@ from optimized.compile.residency import most_registers, require_resident
 from optimized.device import Device, Tensor, alignment_of, device_of, dtype_of
 from optimized.kernels.grid_barrier import barrier_counter, grid_barrier
 from optimized.kernels.moe_dispatch_launch import DispatchLaunch, dispatch_launch, dispatch_rows
-from optimized.kernels.moe_prefill import MoeGatherRows, MoeRoute
+from optimized.kernels.moe_prefill import MoeRoute, MoeScatterRows
 from optimized.kernels.moe_routing import (
     THREADS,
     WARPS,
@@ -270,9 +270,9 @@ def moe_dispatch(
         return out
     route = MoeRoute(experts_per_token, num_experts, tile, launch.blocks, launch.items)
     device.run(route, expert_ids, *scratch, offsets, src_token, row_of)
-    copy = row_launch(device.num_sms, num_rows, length=hidden_size, vector=vector)
-    gather = MoeGatherRows(hidden_size, dtype, copy.vector, copy.vectors, copy.threads_per_row, copy.rows_per_block)
-    device.run(gather, x, src_token, rows)
+    copy = row_launch(device.num_sms, num_tokens, length=hidden_size, vector=vector)
+    part = copy.vector, copy.vectors, copy.threads_per_row, copy.rows_per_block
+    device.run(MoeScatterRows(hidden_size, experts_per_token, dtype, *part), x, row_of, src_token, rows)
     return out
 
 

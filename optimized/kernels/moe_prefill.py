@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import cute
+from cutlass import cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
 from optimized.kernels.moe_routing import THREADS, list_of, route_over_blocks
 from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, vector_of
+
+ROWS_CLEARED = 64  # rows that a group of threads looks through for padding
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,14 @@ class MoeRoute(Kernel):
 
 
 @dataclass(frozen=True)
-class MoeGatherRows(Kernel):
-    """The copy alone: each row by a few threads."""
+class MoeScatterRows(Kernel):
+    """The copy alone: a few threads read a token once, and write it to each of its rows; others clear the padding.
+
+    By row instead, each token would be read K times, long after each other: experts' rows lie apart.
+    """
 
     hidden_size: int
+    experts_per_token: int
     dtype: str
     vector: int
     vectors: int
@@ -80,33 +86,59 @@ class MoeGatherRows(Kernel):
         return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
-        num_rows = cute.sym_int()
-        x = rows_of(self.dtype, cute.sym_int(), self.hidden_size, self.vector)
-        return x, list_of(num_rows), rows_of(self.dtype, num_rows, self.hidden_size, self.vector)
+        num_tokens, num_rows = cute.sym_int(), cute.sym_int()
+        x = rows_of(self.dtype, num_tokens, self.hidden_size, self.vector)
+        row_of = rows_of("int32", num_tokens, self.experts_per_token, 1)
+        return x, row_of, list_of(num_rows), rows_of(self.dtype, num_rows, self.hidden_size, self.vector)
 
     @cute.jit
     def __call__(
         self,
         mX: cute.Tensor,  # [T, H]
+        mRowOf: cute.Tensor,  # i32 [T, K]
         mSrc: cute.Tensor,  # i32 [R]
         mRows: cute.Tensor,  # [R, H]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mSrc, mRows).launch(
-            grid=[cute.ceil_div(mRows.shape[0], self.rows_per_block), 1, 1],
+        token_blocks = cute.ceil_div(mX.shape[0], self.rows_per_block)
+        row_blocks = cute.ceil_div(mRows.shape[0], self.rows_per_block * ROWS_CLEARED)
+        self.kernel(mX, mRowOf, mSrc, mRows, token_blocks).launch(
+            grid=[token_blocks + row_blocks, 1, 1],
             block=[self.threads_per_row * self.rows_per_block, 1, 1],
             stream=stream,
         )
 
     @cute.kernel
-    def kernel(self, mX: cute.Tensor, mSrc: cute.Tensor, mRows: cute.Tensor) -> None:
+    def kernel(
+        self,
+        mX: cute.Tensor,
+        mRowOf: cute.Tensor,
+        mSrc: cute.Tensor,
+        mRows: cute.Tensor,
+        token_blocks: cutlass.Int32,
+    ) -> None:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        row = block * self.rows_per_block + thread // self.threads_per_row
-        lane = thread % self.threads_per_row
-        is_row = row < mRows.shape[0]
-        token = cutlass.Int32(-1)
-        if is_row:
-            token = mSrc[row]
-        rX = load_row(mX[token, None], lane, token >= 0, self.vector, self.vectors, self.threads_per_row)
-        store_row(rX, mRows[row, None], lane, is_row, self.threads_per_row)
+        group, lane = thread // self.threads_per_row, thread % self.threads_per_row
+        part = (self.vector, self.vectors, self.threads_per_row)
+        if block < token_blocks:
+            token = block * self.rows_per_block + group
+            is_token = token < mX.shape[0]
+            rRow = cute.make_rmem_tensor(self.experts_per_token, cutlass.Int32)
+            rRow.fill(-1)
+            if is_token:
+                for k in range_constexpr(self.experts_per_token):
+                    rRow[k] = mRowOf[token, k]
+            rX = load_row(mX[token, None], lane, is_token, *part)
+            for k in range_constexpr(self.experts_per_token):
+                store_row(rX, mRows[rRow[k], None], lane, rRow[k] >= 0, self.threads_per_row)
+        else:
+            first = ((block - token_blocks) * self.rows_per_block + group) * ROWS_CLEARED
+            rZero = cute.make_rmem_tensor((self.vector, self.vectors), mRows.element_type)
+            rZero.fill(0)
+            for number in range(ROWS_CLEARED):
+                row = first + number
+                token = cutlass.Int32(0)
+                if row < mRows.shape[0]:
+                    token = mSrc[row]
+                store_row(rZero, mRows[row, None], lane, token < 0, self.threads_per_row)

@@ -27,11 +27,12 @@ class Slots(NamedTuple):
     opened: Array  # i32 [O]: blocks whose first slot is among them; -1 pads
 
 
-def padded_slots(slot_mapping: np.ndarray, num_tokens: int, block_size: int) -> Slots:
+def padded_slots(slot_mapping: np.ndarray, num_tokens: int, block_size: int, *, all_may_open: bool = False) -> Slots:
     """The slots of a batch, padded to a number of tokens. XLA spreads out the zeros for all opened blocks that there
-    could be, so of many tokens not every one is allowed for, unless more do open one."""
+    could be, so of many tokens not every one is allowed for, unless more do open one. all_may_open: every one is, so
+    that there is one shape: samples of one prompt open their blocks all in one step."""
     first = slot_mapping[(slot_mapping >= 0) & (slot_mapping % block_size == 0)]
-    few = num_tokens if num_tokens <= SMALL else num_tokens // 4
+    few = num_tokens if all_may_open or num_tokens <= SMALL else num_tokens // 4
     num_opened = few if len(first) <= few else num_tokens
     return Slots(
         padded(slot_mapping.astype(np.int32), num_tokens, -1),

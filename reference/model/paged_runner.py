@@ -178,7 +178,7 @@ class PagedRunner:
         ((group, _),) = row_groups(batch, self.block_size, self._max_model_len)
         decode_rows = DecodeRows(
             Positions(padded(batch.positions, num_tokens, 0), self._cos, self._sin),
-            padded_slots(batch.slot_mapping, num_tokens, self.block_size),
+            padded_slots(batch.slot_mapping, num_tokens, self.block_size, all_may_open=True),
             group,
             padded(rows.astype(np.int32), num_tokens, 0),
         )

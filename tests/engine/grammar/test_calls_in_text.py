@@ -10,7 +10,7 @@ import pytest
 from engine.grammar import GrammarCompiler, after_reasoning, calls_in_text, tool_calls
 from engine.tokenizer import Tokenizer
 from reference.serving.request import Constraint
-from tests.engine.grammar.walking import accept_all, allowed_ids
+from tests.engine.grammar.walking import accept_all, allowed_ids, bytes_as_ids
 
 pytestmark = pytest.mark.usefixtures("untried")
 
@@ -82,3 +82,33 @@ def test_states_are_independent(compiler: GrammarCompiler, tokenizer: Tokenizer)
     accept_all(other, begun[:-4])
     accept_all(one, begun[-6:])
     assert one.allowed() is None and other.allowed() is not None
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("cut", [b"", b"<|im_start|>"])
+def test_the_tag_of_a_call_is_not_spelled(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, parallel: bool, cut: bytes
+) -> None:
+    """Who reads the text would find a call there, of whatever kind. A special token is no part of the text."""
+    spelled = bytes_as_ids(tokenizer, "See: <<tool_call")
+    special = [tokenizer.added_tokens[cut.decode()]] if cut else []
+    state = accept_all(free(compiler, parallel=parallel).begin(), [*spelled[:-3], *special, *spelled[-3:]])
+    closes = tokenizer.encode(">")[0]
+    assert closes not in allowed_ids(state) and tokenizer.encode(" ")[0] in allowed_ids(state)
+    assert tokenizer.added_tokens["<tool_call>"] in allowed_ids(state)
+    with pytest.raises(ValueError, match="is not allowed to spell the beginning of a call"):
+        state.accept(closes)
+    state.accept(tokenizer.encode("s")[0])
+    assert state.allowed() is None
+    accept_all(state, tokenizer.encode(PARIS))
+
+
+def test_the_end_of_a_thought_is_not_spelled(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    begin, end = (tokenizer.added_tokens[tag] for tag in ("<think>", "</think>"))
+    state = after_reasoning(compiler, free(compiler), begin, end).begin()
+    accept_all(state, [begin, *bytes_as_ids(tokenizer, "hm </think")])
+    closes = tokenizer.encode(">")[0]
+    assert closes not in allowed_ids(state) and end in allowed_ids(state)
+    with pytest.raises(ValueError, match="is not allowed in a thought"):
+        state.accept(closes)
+    accept_all(state, [end, *tokenizer.encode(PARIS), compiler.eos_token_ids[0]])

@@ -28,9 +28,15 @@ def test_a_launch_covers_its_heads(
     assert all(launch.parts(count) * launch.heads >= count for count in heads)
 
 
-def test_decode_spreads_and_prefill_fills() -> None:
+def test_the_launches_that_were_measured_to_be_best() -> None:
+    """docs/launch-policy.md: (heads of a group, warps of a block)."""
     options = {"head_dim": 128, "itemsize": 2, "vector": 8}
-    assert head_launch(132, 1, (32, 8), **options).warps == 1
-    assert head_launch(132, 4096, (32, 8), **options).warps >= 4
+
+    def launch(num_tokens: int) -> tuple[int, int]:
+        one = head_launch(132, num_tokens, (32, 8), **options)
+        return one.heads, one.warps
+
+    assert [launch(tokens) for tokens in (1, 64)] == [(1, 4)] * 2
+    assert [launch(tokens) for tokens in (4096, 32768)] == [(2, 2)] * 2
     with pytest.raises(ValueError, match="two halves"):
         head_launch(132, 1, (32, 8), head_dim=127, itemsize=2, vector=1)

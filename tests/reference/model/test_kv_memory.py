@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reference.formats import Array
 from reference.kernels.kv_cache import kv_write
 from reference.model.kv_memory import SMALL, padded_slots, storage_dtype, values_of, write
+from reference.model.padding import bucket_rows
 from tests.reference.kernels.helpers import assert_same_bits
 
 BLOCKS, HEADS, BLOCK_SIZE, DIM = 4, 2, 4, 3
@@ -77,3 +78,12 @@ def test_the_comparison_sees_one_bit_of_a_nan() -> None:
     other.view(np.uint16).reshape(-1)[place] ^= 1
     with pytest.raises(AssertionError):
         assert_same_bits(cache, other)
+
+
+@pytest.mark.parametrize("num_rows", [65, 96, 200])
+def test_a_decode_step_has_one_shape_however_many_rows_open_a_block(num_rows: int) -> None:
+    """Else the step in which the samples of one prompt all open a block compiles the model anew."""
+    length = bucket_rows(num_rows)
+    none, every = np.arange(num_rows) * 16 + 1, np.arange(num_rows) * 16
+    shapes = {len(padded_slots(slots, length, 16, all_may_open=True).opened) for slots in (none, every)}
+    assert shapes == {length}
