@@ -13,7 +13,7 @@ from optimized.compile.arch import Arch
 WARP = 32
 MAX_THREADS = 1024  # of a block
 BLOCK_THREADS = 128
-WARPS_PER_SM = 128  # twice what can be resident: with more, each may as well do more
+WARPS_PER_SM = 256  # four times what can be resident: with more, each may as well do more
 MAX_VECTORS = 4  # accesses of a thread, unless MAX_THREADS leave it more
 
 
@@ -49,12 +49,9 @@ def row_launch(num_sms: int, num_rows: int, *, length: int, vector: int) -> RowL
     flight with less to add up across warps. Blocks of BLOCK_THREADS, or of one row that is longer."""
     row_vectors = -(-length // vector)
     vectors = 1
-    while (
-        vectors < MAX_VECTORS
-        and num_rows * _threads(row_vectors, vectors) > num_sms * WARPS_PER_SM * WARP
-        and _threads(row_vectors, 2 * vectors) >= BLOCK_THREADS
-    ):
-        vectors *= 2
+    if num_rows * _threads(row_vectors, 1) > num_sms * WARPS_PER_SM * WARP:
+        while vectors < MAX_VECTORS and _threads(row_vectors, 2 * vectors) >= BLOCK_THREADS:
+            vectors *= 2
     threads = min(MAX_THREADS, _threads(row_vectors, vectors))
     return RowLaunch(vector, -(-row_vectors // threads), threads, max(1, BLOCK_THREADS // threads))
 

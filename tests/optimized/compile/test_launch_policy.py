@@ -62,5 +62,7 @@ def test_the_launches_that_were_measured_to_be_best() -> None:
 
     assert [launch(128, rows) for rows in (1, 512, 32768)] == [(1, 16, 8)] * 3
     assert [launch(1024, rows) for rows in (1, 512, 32768)] == [(1, 128, 1)] * 3
+    assert [launch(2048, rows) for rows in (1, 512, 4096)] == [(1, 256, 1)] * 3
+    assert launch(2048, 32768) == (2, 128, 1)
     assert [launch(4096, rows) for rows in (1, 64, 1024)] == [(1, 512, 1)] * 3
     assert [launch(4096, rows) for rows in (4096, 32768)] == [(4, 128, 1)] * 2
