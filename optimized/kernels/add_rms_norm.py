@@ -13,13 +13,21 @@ import cutlass
 from cutlass import cute
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import row_launch, vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
-from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, sum_of_row, vector_of
+from optimized.compile.launch_policy import row_launch
+from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.rms_norm import norm_row
+from optimized.kernels.rows import (
+    Vectorized,
+    common_vector,
+    load_row,
+    rows_of,
+    store_row,
+    vector_of,
+)
 
 
 @dataclass(frozen=True)
-class AddRmsNorm(Kernel):
+class AddRmsNorm(Vectorized, Kernel):
     """sum = x + residual; normed = sum / sqrt(mean(sum^2) + eps) * (weight + weight_bias), row by row."""
 
     hidden_size: int
@@ -31,10 +39,6 @@ class AddRmsNorm(Kernel):
     vectors: int
     threads_per_row: int
     rows_per_block: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
@@ -80,12 +84,7 @@ class AddRmsNorm(Kernel):
         rSum.store(exact.to(mSum.element_type))
         store_row(rSum, mSum[row, None], lane, is_row, self.threads_per_row)
 
-        rounded = rSum.load().to(cutlass.Float32)
-        squares = (rounded * rounded).reduce(cute.ReductionOp.ADD, init_val=0.0, reduction_profile=0)
-        mean_square = sum_of_row(squares, self.threads_per_row, self.rows_per_block) / self.hidden_size
-        scale = 1.0 / cute.math.sqrt(mean_square + self.eps)
-        weight = rWeight.load().to(cutlass.Float32) + self.weight_bias
-        rSum.store((rounded * scale * weight).to(mNormed.element_type))
+        norm_row(rSum, rWeight, self)
         store_row(rSum, mNormed[row, None], lane, is_row, self.threads_per_row)
 
 
@@ -108,13 +107,7 @@ def add_rms_norm(
     if num_rows == 0:
         return normed, new_residual
     rows = (x, residual, normed, new_residual)
-    vector = vector_elements(
-        device.arch,
-        max(itemsize(dtype), itemsize(weight_dtype)),
-        length=hidden_size,
-        strides=tuple(one.stride(0) for one in rows),
-        alignment=alignment_of(weight, *rows),
-    )
+    vector = common_vector(device.arch, hidden_size, *rows, beside=(weight,))
     launch = row_launch(device.num_sms, num_rows, length=hidden_size, vector=vector)
     kernel = AddRmsNorm(
         hidden_size,

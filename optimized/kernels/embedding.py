@@ -13,14 +13,13 @@ import cutlass
 from cutlass import cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.items import ItemLaunch, access, indices_of, item, item_launch, num_blocks
-from optimized.kernels.rows import itemsize, rows_of
+from optimized.kernels.rows import Vectorized, common_vector, rows_of
 
 
 @dataclass(frozen=True)
-class Embedding(Kernel):
+class Embedding(Vectorized, Kernel):
     """out[t] = table[token_ids[t]]."""
 
     hidden_size: int
@@ -28,10 +27,6 @@ class Embedding(Kernel):
     vector: int
     threads: int
     items: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
@@ -88,13 +83,7 @@ def embedding(
     out = device.empty((num_tokens, hidden_size), dtype) if out is None else out
     if num_tokens == 0:
         return out
-    vector = vector_elements(
-        device.arch,
-        itemsize(dtype),
-        length=hidden_size,
-        strides=(table.stride(0), out.stride(0)),
-        alignment=alignment_of(table, out),
-    )
+    vector = common_vector(device.arch, hidden_size, table, out)
     launch = item_launch(device.num_sms, num_tokens * (hidden_size // vector), items=4)
     device.run(Embedding(hidden_size, dtype, vector, launch.threads, launch.items), token_ids, table, out)
     return out

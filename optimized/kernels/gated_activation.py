@@ -15,17 +15,16 @@ import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
 from optimized.kernels.precise import exp_of_negative, product
-from optimized.kernels.rows import itemsize, rows_of
+from optimized.kernels.rows import Vectorized, common_vector, rows_of
 
 KINDS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
 @dataclass(frozen=True)
-class GatedActivation(Kernel):
+class GatedActivation(Vectorized, Kernel):
     """out = act(gate) * up."""
 
     intermediate_size: int
@@ -34,10 +33,6 @@ class GatedActivation(Kernel):
     vector: int
     threads: int
     items: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
@@ -131,13 +126,7 @@ def gated_activation(
     out = device.empty((num_rows, intermediate_size), dtype) if out is None else out
     if num_rows == 0:
         return out
-    vector = vector_elements(
-        device.arch,
-        itemsize(dtype),
-        length=intermediate_size,
-        strides=(gate_up.stride(0), out.stride(0)),
-        alignment=alignment_of(gate_up, out),
-    )
+    vector = common_vector(device.arch, intermediate_size, gate_up, out)
     launch = item_launch(device.num_sms, num_rows * (intermediate_size // vector), items=2)
     kernel = GatedActivation(intermediate_size, dtype, kind, vector, launch.threads, launch.items)
     device.run(kernel, gate_up, out)

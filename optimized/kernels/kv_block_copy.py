@@ -16,14 +16,13 @@ from cutlass import cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
-from optimized.kernels.rows import DTYPES, itemsize
+from optimized.kernels.rows import DTYPES, Vectorized, common_vector
 
 
 @dataclass(frozen=True)
-class KvBlockCopy(Kernel):
+class KvBlockCopy(Vectorized, Kernel):
     """k_cache[destination] = k_cache[source], v alike, for each pair (source, destination)."""
 
     num_kv_heads: int
@@ -33,10 +32,6 @@ class KvBlockCopy(Kernel):
     vector: int
     threads: int
     items: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     @property
     def row_items(self) -> int:
@@ -115,13 +110,7 @@ def kv_block_copy(
         return k_cache, v_cache
     dtype = dtype_of(k_cache)
     length = prod(k_cache.shape[1:])
-    vector = vector_elements(
-        device.arch,
-        itemsize(dtype),
-        length=length,
-        strides=(k_cache.stride(0), v_cache.stride(0)),
-        alignment=alignment_of(k_cache, v_cache),
-    )
+    vector = common_vector(device.arch, length, k_cache, v_cache)
     launch = item_launch(device.num_sms, pairs.shape[0] * (length // vector), items=4)
     kernel = KvBlockCopy(num_kv_heads, block_size, head_dim, dtype, vector, launch.threads, launch.items)
     device.run(kernel, k_cache, v_cache, pairs)

@@ -23,12 +23,11 @@ import cutlass
 from cutlass import cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
-from optimized.compile.arch import Arch
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import WARP, vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.compile.launch_policy import WARP
+from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.items import access, indices_of
-from optimized.kernels.rows import DTYPES, itemsize
+from optimized.kernels.rows import DTYPES, common_vector, itemsize
 
 THREADS = 128  # of a block
 _SCANNED = 8  # slots that a thread reads at once
@@ -216,18 +215,6 @@ def tokens_per_block(num_sms: int, num_tokens: int, num_kv_heads: int, accesses:
     return tokens
 
 
-def vector_of_heads(arch: Arch, head_dim: int, heads: tuple[Tensor, ...], caches: tuple[Tensor, ...]) -> int:
-    """Elements of the widest access to every head of tokens [T, N, D] and of caches [B, N, bs, D]."""
-    tensors = (*heads, *caches)
-    return vector_elements(
-        arch,
-        max(itemsize(dtype_of(one)) for one in tensors),
-        length=head_dim,
-        strides=tuple(one.stride(0) for one in tensors),
-        alignment=alignment_of(*tensors),
-    )
-
-
 def kv_write(
     k: Tensor,  # [T, Nkv, D], a token's heads contiguous
     v: Tensor,  # [T, Nkv, D], a token's heads contiguous
@@ -240,7 +227,7 @@ def kv_write(
     num_tokens, num_kv_heads, head_dim = k.shape
     if num_tokens == 0:
         return k_cache, v_cache
-    vector = vector_of_heads(device.arch, head_dim, (k, v), (k_cache, v_cache))
+    vector = common_vector(device.arch, head_dim, k, v, k_cache, v_cache)
     kernel = KvWrite(
         num_kv_heads,
         head_dim,

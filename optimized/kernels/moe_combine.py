@@ -16,9 +16,9 @@ import cutlass
 from cutlass import cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import WARP, vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
-from optimized.kernels.rows import itemsize, rows_of
+from optimized.compile.launch_policy import WARP
+from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.rows import Vectorized, common_vector, rows_of
 
 _MOST_THREADS = 256  # of a block
 _BLOCKS_PER_SM = 4  # up to which a token is cut into smaller blocks
@@ -46,7 +46,7 @@ def combine_launch(num_sms: int, num_tokens: int, row_accesses: int) -> CombineL
 
 
 @dataclass(frozen=True)
-class MoeCombine(Kernel):
+class MoeCombine(Vectorized, Kernel):
     """y[t] = sum over k, ascending, of weights[t, k] * rows[row_of[t, k]]."""
 
     hidden_size: int
@@ -57,10 +57,6 @@ class MoeCombine(Kernel):
     threads_per_token: int
     tokens_per_block: int
     blocks_per_token: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
@@ -139,20 +135,8 @@ def moe_combine(
     out = device.empty((num_tokens, hidden_size), dtype) if out is None else out
     if num_tokens == 0:
         return out
-    vector = vector_elements(
-        device.arch,
-        itemsize(dtype),
-        length=hidden_size,
-        strides=(rows.stride(0), out.stride(0)),
-        alignment=alignment_of(rows, out),
-    )
-    choice_vector = vector_elements(
-        device.arch,
-        4,
-        length=experts_per_token,
-        strides=(row_of.stride(0), weights.stride(0)),
-        alignment=alignment_of(row_of, weights),
-    )
+    vector = common_vector(device.arch, hidden_size, rows, out)
+    choice_vector = common_vector(device.arch, experts_per_token, row_of, weights)
     launch = combine_launch(device.num_sms, num_tokens, -(-hidden_size // vector))
     kernel = MoeCombine(
         hidden_size,

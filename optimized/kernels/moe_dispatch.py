@@ -14,9 +14,9 @@ import cutlass
 from cutlass import cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import WARP, row_launch, vector_elements
+from optimized.compile.launch_policy import WARP, row_launch
 from optimized.compile.residency import most_registers, require_resident
-from optimized.device import Device, Tensor, alignment_of, device_of, dtype_of
+from optimized.device import Device, Tensor, device_of, dtype_of
 from optimized.kernels.grid_barrier import barrier_counter, grid_barrier
 from optimized.kernels.moe_dispatch_launch import DispatchLaunch, dispatch_launch, dispatch_rows
 from optimized.kernels.moe_prefill import MoeRoute, MoeScatterRows
@@ -31,7 +31,7 @@ from optimized.kernels.moe_routing import (
     route_over_blocks,
     shared_counts,
 )
-from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, vector_of
+from optimized.kernels.rows import Vectorized, common_vector, load_row, rows_of, store_row, vector_of
 
 
 @cute.jit
@@ -57,7 +57,7 @@ def copy_rows(
 
 
 @dataclass(frozen=True)
-class MoeDispatchAlone(Kernel):
+class MoeDispatchAlone(Vectorized, Kernel):
     """Each block routes all pairs for itself, and writes what concerns its own rows."""
 
     hidden_size: int
@@ -71,10 +71,6 @@ class MoeDispatchAlone(Kernel):
     items: int
     ranking_warps: int
     rows_capacity: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens, num_rows = cute.sym_int(), cute.sym_int()
@@ -144,7 +140,7 @@ class MoeDispatchAlone(Kernel):
 
 
 @dataclass(frozen=True)
-class MoeDispatchTogether(Kernel):
+class MoeDispatchTogether(Vectorized, Kernel):
     """Routing over all blocks, a grid barrier, then the copy: one cooperative launch."""
 
     hidden_size: int
@@ -157,10 +153,6 @@ class MoeDispatchTogether(Kernel):
     blocks: int
     items: int
     rows_capacity: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     @property
     def is_cooperative(self) -> bool:
@@ -247,13 +239,7 @@ def moe_dispatch(
         offsets, src_token, row_of = (device.empty(shape, "int32") for shape in shapes)
         out = offsets, src_token, row_of, device.empty((num_rows, hidden_size), dtype)
     offsets, src_token, row_of, rows = out
-    vector = vector_elements(
-        device.arch,
-        itemsize(dtype),
-        length=hidden_size,
-        strides=(x.stride(0), rows.stride(0)),
-        alignment=alignment_of(x, rows),
-    )
+    vector = common_vector(device.arch, hidden_size, x, rows)
     launch = dispatch_launch(
         device.num_sms, num_tokens, experts_per_token, num_experts, tile=tile, row_accesses=-(-hidden_size // vector)
     )

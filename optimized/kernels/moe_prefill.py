@@ -13,7 +13,7 @@ from cutlass import cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
 from optimized.kernels.moe_routing import THREADS, list_of, route_over_blocks
-from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, vector_of
+from optimized.kernels.rows import Vectorized, load_row, rows_of, store_row, vector_of
 
 ROWS_CLEARED = 64  # rows that a group of threads looks through for padding
 
@@ -67,7 +67,7 @@ class MoeRoute(Kernel):
 
 
 @dataclass(frozen=True)
-class MoeScatterRows(Kernel):
+class MoeScatterRows(Vectorized, Kernel):
     """The copy alone: a few threads read a token once, and write it to each of its rows; others clear the padding.
 
     By row instead, each token would be read K times, long after each other: experts' rows lie apart.
@@ -80,10 +80,6 @@ class MoeScatterRows(Kernel):
     vectors: int
     threads_per_row: int
     rows_per_block: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens, num_rows = cute.sym_int(), cute.sym_int()

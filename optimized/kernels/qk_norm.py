@@ -13,14 +13,14 @@ from typing import Any
 from cutlass import cute
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import WARP, vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.compile.launch_policy import WARP
+from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.heads import head_launch, heads_of, load_head, load_heads, norm_heads, place, store_heads
-from optimized.kernels.rows import itemsize, vector_of
+from optimized.kernels.rows import Vectorized, common_vector, itemsize, vector_of
 
 
 @dataclass(frozen=True)
-class QkNorm(Kernel):
+class QkNorm(Vectorized, Kernel):
     """A group of lanes takes one part of a token: heads of q, or heads of k."""
 
     num_heads: int
@@ -37,10 +37,6 @@ class QkNorm(Kernel):
     warps: int
     q_parts: int
     k_parts: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
@@ -108,13 +104,7 @@ def qk_norm(
     if num_tokens == 0:
         return q, k
     dtype, weight_dtype = dtype_of(q), dtype_of(q_weight)
-    vector = vector_elements(
-        device.arch,
-        max(itemsize(dtype), itemsize(weight_dtype)),
-        length=head_dim // 2,
-        strides=(q.stride(0), k.stride(0)),
-        alignment=alignment_of(q, k, q_weight, k_weight),
-    )
+    vector = common_vector(device.arch, head_dim // 2, q, k, beside=(q_weight, k_weight))
     launch = head_launch(
         device.num_sms,
         num_tokens,

@@ -25,15 +25,15 @@ from cutlass import cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import WARP, vector_elements
+from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, alignment_of, device_of, dtype_of
 from optimized.kernels.heads import head_launch, heads_of, load_head, load_heads, norm_heads, place, store_heads
 from optimized.kernels.precise import product
-from optimized.kernels.rows import DTYPES, itemsize, vector_of
+from optimized.kernels.rows import DTYPES, Vectorized, common_vector, itemsize, vector_of
 
 
 @dataclass(frozen=True)
-class QkNormRopeKvWrite(Kernel):
+class QkNormRopeKvWrite(Vectorized, Kernel):
     """A group of lanes takes one part of a token: heads of q, of k, or of v."""
 
     num_heads: int
@@ -53,10 +53,6 @@ class QkNormRopeKvWrite(Kernel):
     q_parts: int
     kv_parts: int
     table_bytes: int  # of one access of the tables
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens, num_positions, num_blocks = (cute.sym_int() for _ in range(3))
@@ -238,13 +234,7 @@ def qk_norm_rope_kv_write(
         raise ValueError(f"keys of {dtype} are written to a cache of {dtype}; this one is of {dtype_of(k_cache)}")
     if num_tokens == 0:
         return q, k_cache, v_cache
-    vector = vector_elements(
-        device.arch,
-        max(itemsize(dtype), itemsize(weight_dtype)),
-        length=head_dim // 2,
-        strides=(q.stride(0), k.stride(0), v.stride(0), k_cache.stride(0), v_cache.stride(0)),
-        alignment=alignment_of(q, k, v, q_weight, k_weight, k_cache, v_cache),
-    )
+    vector = common_vector(device.arch, head_dim // 2, q, k, v, k_cache, v_cache, beside=(q_weight, k_weight))
     launch = head_launch(
         device.num_sms,
         num_tokens,

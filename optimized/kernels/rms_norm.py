@@ -12,13 +12,21 @@ import cutlass
 from cutlass import cute
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import row_launch, vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
-from optimized.kernels.rows import itemsize, load_row, rows_of, store_row, sum_of_row, vector_of
+from optimized.compile.launch_policy import row_launch
+from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.rows import (
+    Vectorized,
+    common_vector,
+    load_row,
+    rows_of,
+    store_row,
+    sum_of_row,
+    vector_of,
+)
 
 
 @dataclass(frozen=True)
-class RmsNorm(Kernel):
+class RmsNorm(Vectorized, Kernel):
     """normed = x / sqrt(mean(x^2) + eps) * (weight + weight_bias), row by row."""
 
     hidden_size: int
@@ -30,10 +38,6 @@ class RmsNorm(Kernel):
     vectors: int
     threads_per_row: int
     rows_per_block: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
@@ -65,13 +69,23 @@ class RmsNorm(Kernel):
 
         rX = load_row(mX[row, None], lane, is_row, *part)
         rWeight = load_row(mWeight, lane, is_row, *part)
-        x = rX.load().to(cutlass.Float32)
-        squares = (x * x).reduce(cute.ReductionOp.ADD, init_val=0.0, reduction_profile=0)
-        mean_square = sum_of_row(squares, self.threads_per_row, self.rows_per_block) / self.hidden_size
-        scale = 1.0 / cute.math.sqrt(mean_square + self.eps)
-        weight = rWeight.load().to(cutlass.Float32) + self.weight_bias
-        rX.store((x * scale * weight).to(mX.element_type))
+        norm_row(rX, rWeight, self)
         store_row(rX, mOut[row, None], lane, is_row, self.threads_per_row)
+
+
+@cute.jit
+def norm_row(
+    rX: cute.Tensor,  # [vector, vectors] in registers
+    rWeight: cute.Tensor,  # [vector, vectors] in registers
+    norm: cutlass.Constexpr,  # the kernel, whose constants are those of `RmsNorm`
+) -> None:
+    """A thread's part of a row, normalised in place. Every thread of the block must call it."""
+    x = rX.load().to(cutlass.Float32)
+    squares = (x * x).reduce(cute.ReductionOp.ADD, init_val=0.0, reduction_profile=0)
+    mean_square = sum_of_row(squares, norm.threads_per_row, norm.rows_per_block) / norm.hidden_size
+    scale = 1.0 / cute.math.sqrt(mean_square + norm.eps)
+    weight = rWeight.load().to(cutlass.Float32) + norm.weight_bias
+    rX.store((x * scale * weight).to(rX.element_type))
 
 
 def rms_norm(
@@ -89,13 +103,7 @@ def rms_norm(
     out = device.empty((num_rows, hidden_size), dtype) if out is None else out
     if num_rows == 0:
         return out
-    vector = vector_elements(
-        device.arch,
-        max(itemsize(dtype), itemsize(weight_dtype)),
-        length=hidden_size,
-        strides=(x.stride(0), out.stride(0)),
-        alignment=alignment_of(x, weight, out),
-    )
+    vector = common_vector(device.arch, hidden_size, x, out, beside=(weight,))
     launch = row_launch(device.num_sms, num_rows, length=hidden_size, vector=vector)
     kernel = RmsNorm(
         hidden_size,

@@ -14,15 +14,14 @@ from cutlass import cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import vector_elements
 from optimized.device import Tensor, alignment_of, device_of, dtype_of
 from optimized.kernels.items import ItemLaunch, access, indices_of, item, item_launch, num_blocks
 from optimized.kernels.precise import product
-from optimized.kernels.rows import DTYPES, itemsize
+from optimized.kernels.rows import DTYPES, Vectorized, common_vector, itemsize
 
 
 @dataclass(frozen=True)
-class Rope(Kernel):
+class Rope(Vectorized, Kernel):
     """Turn every head of token t by the angles of positions[t]."""
 
     num_heads: int
@@ -32,10 +31,6 @@ class Rope(Kernel):
     heads: int  # of each thread: cos and sin are read once for all of them
     table_alignment: int  # bytes
     threads: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     @property
     def accesses(self) -> int:
@@ -115,9 +110,7 @@ def rope(
     if num_tokens == 0:
         return x
     dtype = dtype_of(x)
-    vector = vector_elements(
-        device.arch, itemsize(dtype), length=head_dim // 2, strides=(x.stride(0),), alignment=alignment_of(x)
-    )
+    vector = common_vector(device.arch, head_dim // 2, x)
     num_items = num_tokens * num_heads * (head_dim // 2 // vector)
     heads = gcd(num_heads, 4)
     launch = item_launch(device.num_sms, num_items, items=heads)

@@ -18,9 +18,9 @@ import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
-from optimized.compile.launch_policy import WARP, vector_elements
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
-from optimized.kernels.rows import itemsize, load_row, rows_of
+from optimized.compile.launch_policy import WARP
+from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.rows import Vectorized, common_vector, itemsize, load_row, rows_of
 
 MAX_EXPERTS = 512  # 16 a lane
 
@@ -33,7 +33,7 @@ u32 = cutlass.Uint32
 
 
 @dataclass(frozen=True)
-class RouterTopK(Kernel):
+class RouterTopK(Vectorized, Kernel):
     """Lane i of a row's warp ends with the i-th expert."""
 
     num_experts: int
@@ -43,10 +43,6 @@ class RouterTopK(Kernel):
     vector: int
     vectors: int
     warps: int
-
-    @property
-    def widest_access(self) -> int:
-        return self.vector * itemsize(self.dtype)
 
     @property
     def holds_id(self) -> bool:
@@ -183,13 +179,7 @@ def router_top_k(
     if num_tokens == 0:
         return ids, weights
     dtype = dtype_of(logits)
-    vector = vector_elements(
-        device.arch,
-        itemsize(dtype),
-        length=num_experts,
-        strides=(logits.stride(0),),
-        alignment=alignment_of(logits),
-    )
+    vector = common_vector(device.arch, num_experts, logits)
     vector = gcd(vector, max(1, num_experts // WARP))  # no wider than leaves every lane a share
     kernel = RouterTopK(
         num_experts,

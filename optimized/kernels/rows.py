@@ -14,7 +14,9 @@ import cutlass
 from cutlass import const_expr, cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
-from optimized.compile.launch_policy import WARP
+from optimized.compile.arch import Arch
+from optimized.compile.launch_policy import WARP, vector_elements
+from optimized.device import Tensor, alignment_of, dtype_of
 
 DTYPES = {
     "float32": cutlass.Float32,
@@ -28,6 +30,30 @@ DTYPES = {
 def itemsize(dtype: str) -> int:
     """Bytes of an element."""
     return DTYPES[dtype].width // 8
+
+
+class Vectorized:
+    """A kernel that reads and writes elements of `dtype` in accesses of `vector`."""
+
+    dtype: str
+    vector: int
+
+    @property
+    def widest_access(self) -> int:
+        return self.vector * itemsize(self.dtype)
+
+
+def common_vector(arch: Arch, length: int, *rows: Tensor, beside: tuple[Tensor, ...] = ()) -> int:
+    """Elements of the widest access that suits rows of `length` elements in all these tensors, whose first stride is
+    that from row to row, and tensors beside them that are read likewise and have but one row."""
+    tensors = (*rows, *beside)
+    return vector_elements(
+        arch,
+        max(itemsize(dtype_of(one)) for one in tensors),
+        length=length,
+        strides=tuple(one.stride(0) for one in rows),
+        alignment=alignment_of(*tensors),
+    )
 
 
 def rows_of(dtype: str, num_rows: Any, length: int, vector: int) -> Any:

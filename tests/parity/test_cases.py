@@ -138,8 +138,7 @@ def test_each_output_can_fail(name: str, how: str) -> None:
 @TWINS
 def test_bytes_are_counted_for_every_corner(name: str) -> None:
     twin = twin_named(name)
-    if twin.bytes_moved is None:
-        pytest.skip("its speed is not a matter of bytes")
+    assert twin.bytes_moved is not None
     for config in corners(name):
         count = twin.bytes_moved(config)
         assert isinstance(count, int) and count >= 0
