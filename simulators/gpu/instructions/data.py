@@ -1,0 +1,134 @@
+"""Instructions in which each thread computes for itself, and those that turn addresses of one space into another's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulators.gpu.batch import Threads
+from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.machine.machine import Machine
+from simulators.gpu.machine.operation import Operation, Straight
+from simulators.gpu.machine.scope import Destination, Scope, Source
+from simulators.gpu.memory.spaces import OFFSET_MASK, RANK_SHIFT, WINDOWS
+from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.semantics.elementwise import Elementwise
+from simulators.gpu.semantics.table import elementwise_of
+
+_WINDOW_BITS = np.uint64(60)
+
+
+def decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None:
+    meaning = elementwise_of(instruction)
+    if meaning is None:
+        raise UnsupportedInstruction(instruction)
+    sources = scope.sources(instruction, instruction.operands[1:], meaning.operands)
+    destinations = scope.destinations(instruction, instruction.operands[0], signed=_is_signed(instruction))
+    if len(destinations) != len(meaning.results):
+        raise UnsupportedInstruction(instruction, f"it has {len(destinations)} results; {len(meaning.results)} are known")
+    return Straight(instruction, _computing(meaning, sources, destinations))
+
+
+def _is_signed(instruction: Instruction) -> bool:
+    """Is a result that is narrower than its register sign-extended? Only conversions have such results."""
+    types = [one for one in instruction.modifiers if one[0] in "subf" and one[1:].isdigit()]
+    return instruction.opcode == "cvt" and bool(types) and types[0].startswith("s")
+
+
+def _computing(meaning: Elementwise, sources: Sequence[Source], destinations: Sequence[Destination]) -> object:
+    function = meaning.function
+    if len(destinations) == 1:
+        (put,) = destinations
+        if len(sources) == 1:
+            (only,) = sources
+            return lambda machine, threads: put(machine, threads, function(only(machine, threads)))
+        if len(sources) == 2:
+            first, second = sources
+            return lambda machine, threads: put(
+                machine, threads, function(first(machine, threads), second(machine, threads))
+            )
+        return lambda machine, threads: put(machine, threads, function(*[one(machine, threads) for one in sources]))
+
+    def run(machine: Machine, threads: Threads) -> None:
+        values = function(*[one(machine, threads) for one in sources])
+        for put, value in zip(destinations, values, strict=True):
+            put(machine, threads, value)
+
+    return run
+
+
+def _decode_cvta(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    """`cvta.space.u64`: to a generic address; `cvta.to.space.u64`: back."""
+    modifiers = instruction.modifiers
+    back = modifiers[0] == "to"
+    space = modifiers[1 if back else 0].split("::")[0]
+    source = scope.address(instruction, operand) if _is_symbol(operand := instruction.operands[1]) else None
+    source = source or scope.source(instruction, operand, 64)
+    put = scope.destination(instruction, instruction.operands[0])
+    window = np.uint64(WINDOWS.get(space, 0))
+    if space not in (*WINDOWS, "global", "const"):
+        raise UnsupportedInstruction(instruction, f"there is no state space {space}")
+
+    def run(machine: Machine, threads: Threads) -> None:
+        address = source(machine, threads)
+        put(machine, threads, address - window if back else address + window)
+
+    return Straight(instruction, run)
+
+
+def _is_symbol(operand: object) -> bool:
+    from simulators.gpu.ptx.module import Symbol
+
+    return isinstance(operand, Symbol)
+
+
+def _decode_isspacep(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    space = instruction.modifiers[0].split("::")[0]
+    if space not in (*WINDOWS, "global", "const"):
+        raise UnsupportedInstruction(instruction, f"there is no state space {space}")
+    source = scope.source(instruction, instruction.operands[1], 64)
+    put = scope.destination(instruction, instruction.operands[0])
+    window = np.uint64(WINDOWS.get(space, 0)) >> _WINDOW_BITS
+
+    def run(machine: Machine, threads: Threads) -> None:
+        put(machine, threads, source(machine, threads) >> _WINDOW_BITS == window)
+
+    return Straight(instruction, run)
+
+
+def _decode_mapa(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    """The address that another block of the cluster has for a place in its shared memory."""
+    bits = 64 if instruction.modifiers[-1] == "u64" else 32
+    operand, rank = instruction.operands[1:]
+    by_name = scope.address(instruction, operand) if _is_symbol(operand) else None
+    address = by_name or scope.source(instruction, operand, bits)
+    rank_source = scope.source(instruction, rank, 32)
+    put = scope.destination(instruction, instruction.operands[0])
+    dtype = np.uint64 if bits == 64 else np.uint32
+    is_generic = not any(one.startswith("shared") for one in instruction.modifiers)
+
+    def run(machine: Machine, threads: Threads) -> None:
+        ranks = rank_source(machine, threads).astype(np.uint64) << np.uint64(RANK_SHIFT)
+        kept = np.uint64(OFFSET_MASK | (WINDOWS["shared"] if is_generic else 0))
+        put(machine, threads, ((address(machine, threads).astype(np.uint64) & kept) | ranks).astype(dtype))
+
+    return Straight(instruction, run)
+
+
+def _decode_getctarank(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    source = scope.source(instruction, instruction.operands[1], 64 if instruction.modifiers[-1] == "u64" else 32)
+    put = scope.destination(instruction, instruction.operands[0])
+
+    def run(machine: Machine, threads: Threads) -> None:
+        put(machine, threads, (source(machine, threads).astype(np.uint64) >> np.uint64(RANK_SHIFT)).astype(np.uint32) & np.uint32(0xFF))
+
+    return Straight(instruction, run)
+
+
+DECODERS = {
+    "cvta": _decode_cvta,
+    "isspacep": _decode_isspacep,
+    "mapa": _decode_mapa,
+    "getctarank": _decode_getctarank,
+}

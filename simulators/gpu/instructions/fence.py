@@ -1,0 +1,38 @@
+"""Fences. Memory here is sequentially consistent but for stores that a hostile schedule holds back, so a fence has work
+only where such a schedule, or a check, is told of it. Source: PTX ISA, "membar, fence".
+"""
+
+from __future__ import annotations
+
+from simulators.gpu.batch import Threads
+from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.machine.machine import Machine
+from simulators.gpu.machine.operation import Operation, Straight
+from simulators.gpu.machine.scope import Scope
+from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.watch import Scope as Reach
+
+_SCOPES: dict[str, Reach] = {"cta": "cta", "cluster": "cluster", "gpu": "gpu", "gl": "gpu", "sys": "sys"}
+_KNOWN = ("sc", "acq_rel", "acquire", "release", "proxy", "mbarrier_init", "async", "alias", "tensormap::generic")
+_ASYNC_SPACES = ("async.global", "async.shared::cta", "async.shared::cluster", "global", "shared::cta", "shared::cluster")
+
+
+def _decode_fence(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    modifiers = instruction.modifiers
+    for one in modifiers:
+        known = one in _SCOPES or one in _KNOWN or one in _ASYNC_SPACES or one.startswith(("sync_restrict", "proxy"))
+        if not known:
+            raise UnsupportedInstruction(instruction, f"modifier .{one} is unknown")
+    if "proxy" in modifiers or "mbarrier_init" in modifiers:
+        # Proxies share one memory here, so nothing has to be made visible from one to the other.
+        return Straight(instruction, lambda machine, threads: None)
+    reach = next((_SCOPES[one] for one in modifiers if one in _SCOPES), "gpu")
+
+    def run(machine: Machine, threads: Threads) -> None:
+        for watcher in machine.watchers:
+            watcher.fence(machine, threads, "acq_rel", reach)
+
+    return Straight(instruction, run)
+
+
+DECODERS = {"fence": _decode_fence, "membar": _decode_fence}

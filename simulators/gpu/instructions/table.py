@@ -1,0 +1,65 @@
+"""From an opcode to what decodes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from simulators.gpu.batch import Threads
+from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.instructions import (
+    asynchronous_copy,
+    atomic,
+    barrier,
+    bulk_copy,
+    control,
+    data,
+    fence,
+    load_store,
+    matrix,
+    mbarrier,
+    multiply_accumulate,
+    tensor_copy,
+    warp,
+    warpgroup,
+)
+from simulators.gpu.machine.machine import Machine
+from simulators.gpu.machine.operation import Operation, Straight
+from simulators.gpu.machine.scope import Scope
+from simulators.gpu.ptx.module import Instruction, Kernel, NotRegister, Register
+
+Decoder = Callable[[Instruction, Scope, int], Operation | None]  # None: another form of the same opcode
+
+_DECODERS: dict[str, tuple[Decoder, ...]] = {}
+for _module in (load_store, atomic, warp, barrier, mbarrier, asynchronous_copy, bulk_copy, tensor_copy, matrix, multiply_accumulate, warpgroup, fence, data):
+    for _opcode, _decoder in _module.DECODERS.items():
+        _DECODERS[_opcode] = (*_DECODERS.get(_opcode, ()), _decoder)
+
+
+def decode(instruction: Instruction, scope: Scope, pc: int, kernel: Kernel) -> Operation:
+    """Errors: UnsupportedInstruction."""
+    operation = control.decode(instruction, scope, kernel)
+    if operation is not None:
+        return operation
+    for decoder in _DECODERS.get(instruction.opcode, (data.decode,)):
+        operation = decoder(instruction, scope, pc)
+        if operation is not None:
+            return _guarded(operation, scope)
+    raise UnsupportedInstruction(instruction)
+
+
+def _guarded(operation: Operation, scope: Scope) -> Operation:
+    """A straight operation that only those threads do whose guard holds. The machine itself asks the other kinds'."""
+    instruction = operation.instruction
+    guard = instruction.guard
+    if guard is None or not isinstance(operation, Straight):
+        return operation
+    register = guard.register if isinstance(guard, NotRegister) else guard
+    number, inverted, run = scope.number(register, instruction), isinstance(guard, NotRegister), operation.run
+
+    def run_guarded(machine: Machine, threads: Threads) -> None:
+        condition = machine.registers[number]
+        some = machine.batch.where(threads, ~condition if inverted else condition)
+        if machine.batch.count(some):
+            run(machine, some)
+
+    return Straight(instruction, run_guarded, operation.polls)

@@ -1,0 +1,272 @@
+"""Instructions that a warp's threads execute together: shuffles, votes, matches, reductions.
+
+Each waits until every living thread that its mask names has come to it. A thread that is not in its own mask is an
+error. Source: PTX ISA, "Data Movement: shfl.sync", "Parallel Synchronization: vote, match, redux, activemask, elect".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.gpu.batch import Threads, is_all, pack_lanes
+from simulators.gpu.chip import WARP
+from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.machine.machine import Machine
+from simulators.gpu.machine.operation import Meeting, Operation, Straight
+from simulators.gpu.machine.scope import Scope, Source
+from simulators.gpu.ptx.module import Instruction, Pair
+
+Array = NDArray[Any]
+FULL = np.uint32(0xFFFFFFFF)
+# What the threads do, that have all come: their masks are one value a thread, or one for all.
+Together = Callable[[Machine, Threads, Array], None]
+
+
+def meeting(instruction: Instruction, pc: int, mask: Source, together: Together) -> Meeting:
+    """Those whose whole mask is here go on; the rest are parked."""
+
+    def meet(machine: Machine, threads: Threads) -> Threads:
+        parked = machine.unpark(pc)
+        here = machine.batch.union([threads, *parked]) if parked else threads
+        masks = np.asarray(mask(machine, here))
+        if not (is_all(here) and masks.ndim == 0 and masks == FULL):
+            here, masks = _complete(machine, instruction, pc, here, masks)
+        if machine.batch.count(here):
+            together(machine, here, masks)
+        return here
+
+    return Meeting(instruction, meet)
+
+
+def complete_warps(machine: Machine, instruction: Instruction, pc: int, threads: Threads) -> Threads:
+    """Those whose whole warp is here: what `.aligned` asks for. The rest are parked."""
+    parked = machine.unpark(pc)
+    here = machine.batch.union([threads, *parked]) if parked else threads
+    return here if is_all(here) else _complete(machine, instruction, pc, here, np.asarray(FULL))[0]
+
+
+def _complete(
+    machine: Machine, instruction: Instruction, pc: int, here: Threads, masks: Array
+) -> tuple[Threads, Array]:
+    """Those that have all come, with their masks. The rest are parked."""
+    batch = machine.batch
+    numbers = batch.numbers(here)
+    masks = np.broadcast_to(masks, numbers.shape)
+    outside = (masks >> batch.lane[numbers]) & np.uint32(1) == 0
+    if outside.any():
+        thread = int(numbers[outside][0])
+        mask = int(masks[outside][0])
+        raise machine.fault(instruction, thread, f"it is not in its own membermask {mask:#010x}")
+    warps = batch.warp[numbers]
+    present = batch.lane_bits(here)[warps]
+    required = masks & pack_lanes(batch.alive)[warps]
+    has_come = required & ~present == 0
+    if has_come.all():
+        return batch.as_set(numbers), masks
+    machine.park(pc, numbers[~has_come])
+    return batch.as_set(numbers[has_come]), masks[has_come]
+
+
+def _by_warp(machine: Machine, threads: Threads, values: Array) -> Array:
+    """[N] to [warps, 32]: what the threads hold, and 0 in other lanes."""
+    batch = machine.batch
+    if is_all(threads) and np.ndim(values) == 1:
+        return values.reshape(-1, WARP)
+    spread = np.zeros(batch.num_threads, np.asarray(values).dtype)
+    spread[threads] = values
+    return spread.reshape(-1, WARP)
+
+
+def _decode_shfl(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    modifiers = instruction.modifiers
+    if modifiers[0] != "sync" or modifiers[1] not in ("up", "down", "bfly", "idx") or modifiers[2:] != ("b32",):
+        raise UnsupportedInstruction(instruction)
+    mode = modifiers[1]
+    results, *operands = instruction.operands
+    first, second = (results.first, results.second) if isinstance(results, Pair) else (results, None)
+    put = scope.destination(instruction, first)
+    put_valid = scope.destination(instruction, second) if second is not None else None
+    value, amount, clamp, mask = (scope.source(instruction, one, 32) for one in operands)
+
+    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+        batch = machine.batch
+        held = value(machine, threads)
+        lane = batch.lane[threads].astype(np.int64)
+        b = np.asarray(amount(machine, threads)).astype(np.int64) & 31
+        c = np.asarray(clamp(machine, threads)).astype(np.int64)
+        limit, segment = c & 31, (c >> 8) & 31
+        low = lane & segment
+        high = low | (limit & ~segment)
+        match mode:
+            case "up":
+                other, valid = lane - b, lane - b >= high
+            case "down":
+                other, valid = lane + b, lane + b <= high
+            case "bfly":
+                other, valid = lane ^ b, (lane ^ b) <= high
+            case _:
+                other = low | (b & ~segment)
+                valid = other <= high
+        other = np.where(valid, other, lane)
+        spread = _by_warp(machine, threads, np.broadcast_to(held, lane.shape)).ravel()
+        put(machine, threads, spread[batch.numbers(threads) - lane + other])
+        if put_valid is not None:
+            put_valid(machine, threads, np.array(np.broadcast_to(valid, lane.shape)))
+
+    return meeting(instruction, pc, mask, together)
+
+
+def _decode_vote(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    if instruction.modifiers[0] != "sync" or instruction.modifiers[1] not in ("all", "any", "uni", "ballot"):
+        raise UnsupportedInstruction(instruction)
+    mode = instruction.modifiers[1]
+    result, flag, members = instruction.operands
+    put = scope.destination(instruction, result)
+    predicate, mask = scope.source(instruction, flag, 1), scope.source(instruction, members, 32)
+
+    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+        batch = machine.batch
+        flags = np.zeros(batch.num_threads, np.bool_)
+        flags[threads] = predicate(machine, threads)
+        warps = batch.warp[threads]
+        members = masks & pack_lanes(batch.alive)[warps]
+        ballot = pack_lanes(flags)[warps] & members
+        match mode:
+            case "ballot":
+                put(machine, threads, ballot)
+            case "any":
+                put(machine, threads, ballot != 0)
+            case "all":
+                put(machine, threads, ballot == members)
+            case _:
+                put(machine, threads, (ballot == members) | (ballot == 0))
+
+    return meeting(instruction, pc, mask, together)
+
+
+def _decode_match(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    mode, _, kind = instruction.modifiers
+    bits = {"b32": 32, "b64": 64}.get(kind)
+    if bits is None or mode not in ("any", "all"):
+        raise UnsupportedInstruction(instruction)
+    results, operand, members = instruction.operands
+    first, second = (results.first, results.second) if isinstance(results, Pair) else (results, None)
+    put = scope.destination(instruction, first)
+    put_all = scope.destination(instruction, second) if second is not None else None
+    value, mask = scope.source(instruction, operand, bits), scope.source(instruction, members, 32)
+
+    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+        batch = machine.batch
+        held = np.broadcast_to(value(machine, threads), machine.batch.count(threads))
+        rows = _by_warp(machine, threads, held)
+        warps = batch.warp[threads]
+        present = batch.lane_bits(threads)[warps] & masks
+        same = pack_lanes((rows[warps] == held[:, None]).ravel()) & present
+        if mode == "any":
+            put(machine, threads, same)
+            return
+        equal = same == present
+        put(machine, threads, np.where(equal, present, np.uint32(0)))
+        if put_all is not None:
+            put_all(machine, threads, equal)
+
+    return meeting(instruction, pc, mask, together)
+
+
+_REDUCTIONS: dict[str, Callable[[Array], Array]] = {
+    "add": lambda rows: np.add.reduce(rows, axis=1, dtype=rows.dtype),
+    "min": lambda rows: np.minimum.reduce(rows, axis=1),
+    "max": lambda rows: np.maximum.reduce(rows, axis=1),
+    "and": lambda rows: np.bitwise_and.reduce(rows, axis=1),
+    "or": lambda rows: np.bitwise_or.reduce(rows, axis=1),
+    "xor": lambda rows: np.bitwise_xor.reduce(rows, axis=1),
+}
+
+
+def _decode_redux(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    _, name, *flags, kind = instruction.modifiers
+    dtype = {"u32": np.uint32, "s32": np.int32, "b32": np.uint32, "f32": np.float32}.get(kind)
+    unknown = set(flags) - {"abs", "NaN"}
+    if dtype is None or name not in _REDUCTIONS or unknown or (flags and kind != "f32"):
+        raise UnsupportedInstruction(instruction)
+    result, operand, members = instruction.operands
+    put = scope.destination(instruction, result)
+    value, mask = scope.source(instruction, operand, 32), scope.source(instruction, members, 32)
+
+    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+        batch = machine.batch
+        held = np.broadcast_to(value(machine, threads), batch.count(threads))
+        warps = batch.warp[threads]
+        rows = _by_warp(machine, threads, np.ascontiguousarray(held))[warps]  # [N, 32]
+        lanes = np.arange(WARP, dtype=np.uint32)
+        counts = ((masks & batch.lane_bits(threads)[warps])[:, None] >> lanes) & np.uint32(1) == 1
+        if kind == "f32":
+            put(machine, threads, _reduce_floats(name, flags, rows.view(np.float32), counts))
+            return
+        # Lanes that do not count hold the first value that does: for add and xor, nothing.
+        first = rows[np.arange(len(rows)), counts.argmax(axis=1)][:, None]
+        filler = np.zeros_like(first) if name in ("add", "xor") else first
+        chosen = np.where(counts, rows, filler).view(dtype)
+        put(machine, threads, _REDUCTIONS[name](chosen).view(np.uint32))
+
+    return meeting(instruction, pc, mask, together)
+
+
+def _reduce_floats(name: str, flags: list[str], rows: Array, counts: Array) -> Array:
+    """min and max of f32 (sm_100a only; semantics unverified on a chip): NaN is passed over, unless .NaN."""
+    values = np.abs(rows) if "abs" in flags else rows
+    identity = np.float32(np.inf if name == "min" else -np.inf)
+    is_nan = np.isnan(values) & counts
+    # -0 is below +0, which the order of their bits says and that of their values does not.
+    order = values.view(np.int32)
+    order = np.where(order < 0, order ^ np.int32(0x7FFFFFFF), order)
+    blank = np.array(identity).view(np.int32)
+    blank = blank if blank >= 0 else blank ^ np.int32(0x7FFFFFFF)
+    order = np.where(counts & ~is_nan, order, blank)
+    best = order.min(axis=1) if name == "min" else order.max(axis=1)
+    found = np.where(best < 0, best ^ np.int32(0x7FFFFFFF), best).view(np.uint32)
+    nothing = ~(counts & ~is_nan).any(axis=1)
+    gives_nan = nothing | (is_nan.any(axis=1) if "NaN" in flags else False)
+    return np.where(gives_nan, np.uint32(0x7FFFFFFF), found)
+
+
+def _decode_activemask(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    put = scope.destination(instruction, instruction.operands[0])
+
+    def run(machine: Machine, threads: Threads) -> None:
+        put(machine, threads, machine.batch.lane_bits(threads)[machine.batch.warp[threads]])
+
+    return Straight(instruction, run)
+
+
+def _decode_elect(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    """The lowest lane of the mask is elected."""
+    results, members = instruction.operands
+    if not isinstance(results, Pair):
+        raise UnsupportedInstruction(instruction)
+    put_lane, put_elected = (scope.destination(instruction, one) for one in (results.first, results.second))
+    mask = scope.source(instruction, members, 32)
+
+    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+        batch = machine.batch
+        present = masks & batch.lane_bits(threads)[batch.warp[threads]]
+        lowest = present & (~present + np.uint32(1))
+        leader = np.log2(lowest.astype(np.float64)).astype(np.uint32)
+        put_lane(machine, threads, leader)
+        put_elected(machine, threads, batch.lane[threads] == leader)
+
+    return meeting(instruction, pc, mask, together)
+
+
+DECODERS = {
+    "shfl": _decode_shfl,
+    "vote": _decode_vote,
+    "match": _decode_match,
+    "redux": _decode_redux,
+    "activemask": _decode_activemask,
+    "elect": _decode_elect,
+}

@@ -1,0 +1,171 @@
+"""How instructions reach memory: by thread, with every access checked, and told to those who watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.gpu.batch import Threads
+from simulators.gpu.errors import SimulatorError
+from simulators.gpu.memory.spaces import MemoryFault, Target
+from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.watch import Access, Kind, Order, Scope
+
+if TYPE_CHECKING:
+    from simulators.gpu.machine.machine import Machine
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How an instruction accesses memory."""
+
+    instruction: Instruction
+    space: str  # "generic", "global", "shared", ...
+    width: int  # bytes of an element
+    count: int = 1  # elements of each thread
+    order: Order = "weak"
+    scope: Scope = "gpu"
+    is_asynchronous: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.width * self.count
+
+
+def load(machine: Machine, way: Way, addresses: Array, threads: Threads) -> tuple[Array, ...]:
+    """u64 addresses [N] to `count` new arrays [N]."""
+    found: tuple[Array, ...] | None = None
+    for target in targets(machine, way, addresses, threads, "read"):
+        values = target.buffer.gather(target.offsets, way.width, way.count)
+        if target.which is None:
+            return values
+        if found is None:
+            found = tuple(np.empty(len(addresses), one.dtype) for one in values)
+        for whole, part in zip(found, values, strict=True):
+            whole[target.which] = part
+    assert found is not None
+    return found
+
+
+def store(machine: Machine, way: Way, addresses: Array, values: Sequence[Array], threads: Threads) -> None:
+    """values: `count` arrays [N], or scalars, of the width's unsigned dtype."""
+    machine.changes += 1
+    for target in targets(machine, way, addresses, threads, "write", values):
+        part = tuple(_part(value, target.which) for value in values)
+        target.buffer.scatter(target.offsets, part, way.width)
+
+
+def update(
+    machine: Machine,
+    way: Way,
+    addresses: Array,
+    threads: Threads,
+    compute: Callable[[Array, NDArray[np.intp]], Array],
+) -> Array:
+    """Read, compute and write as one, thread after thread. compute: from what is found in distinct places, [n] or
+    [n, count], and which of the accesses these are, to what is left there. Returns what each thread found: [N] or
+    [N, count]."""
+    before: Array | None = None
+    for target in targets(machine, way, addresses, threads, "update"):
+        which = np.arange(len(addresses)) if target.which is None else target.which
+        view = target.buffer.view(way.width, way.count)
+        rows = target.offsets // way.size
+        if before is None:
+            before = np.empty((len(addresses), *view.shape[1:]), view.dtype)
+        for turn in turns(rows):
+            place, who = rows[turn], which[turn]
+            found = view[place]
+            before[who] = found
+            left = compute(found, who)
+            if not np.array_equal(left, found):
+                machine.changes += 1
+            view[place] = left
+    assert before is not None
+    return before
+
+
+def turns(rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Parts of the accesses, such that no place is twice in one, and those to one place keep their order."""
+    _, first, counts = np.unique(rows, return_index=True, return_counts=True)
+    if len(first) == len(rows):
+        return [np.arange(len(rows))]
+    order = np.argsort(rows, kind="stable")
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    number = np.arange(len(rows)) - starts  # among the accesses to the same place
+    return [np.sort(order[number == turn]) for turn in range(int(counts.max()))]
+
+
+def targets(
+    machine: Machine,
+    way: Way,
+    addresses: Array,
+    threads: Threads,
+    kind: Kind,
+    values: Sequence[Array] = (),
+    *,
+    is_aligned: bool = True,
+) -> list[Target]:
+    """Where the accesses go. Errors: SimulatorError, naming the first thread whose access is wrong."""
+    addresses = addresses if addresses.dtype == np.uint64 else addresses.astype(np.uint64)
+    try:
+        find = machine.spaces.targets if is_aligned else machine.spaces.unaligned_targets
+        found = list(find(way.space, addresses, way.size, threads))
+    except MemoryFault as fault:
+        thread = int(machine.batch.numbers(threads)[fault.which])
+        raise machine.fault(way.instruction, thread, str(fault)) from None
+    if machine.watchers or way.order != "weak":
+        _tell(machine, way, threads, kind, values, found)
+    if kind != "read":
+        for target in found:
+            if target.space == "param":
+                raise SimulatorError("parameters are read-only", way.instruction.place)
+            if target.written is not None:
+                _mark(target, way)
+    return found
+
+
+def _mark(target: Target, way: Way) -> None:
+    """Its bytes hold values from now on."""
+    assert target.written is not None
+    if way.size in (1, 2, 4, 8):
+        flags = target.written.view(f"u{way.size}")
+        flags[target.offsets // way.size] = int.from_bytes(b"\1" * way.size, "little")
+    else:
+        target.written.reshape(-1, way.size)[target.offsets // way.size] = True
+
+
+def _tell(
+    machine: Machine, way: Way, threads: Threads, kind: Kind, values: Sequence[Array], found: Sequence[Target]
+) -> None:
+    numbers = machine.batch.numbers(threads)
+    for target in found:
+        access = Access(
+            way.instruction,
+            kind,
+            numbers if target.which is None else numbers[target.which],
+            target.space,
+            target.name,
+            target.start,
+            target.buffer,
+            target.offsets,
+            way.size,
+            way.order,
+            way.scope,
+            tuple(_part(value, target.which) for value in values),
+            way.is_asynchronous,
+            target.written,
+        )
+        if way.order != "weak" and kind != "write":
+            machine.last_polled = access
+        for watcher in machine.watchers:
+            watcher.access(machine, access)
+
+
+def _part(value: Array, which: NDArray[np.intp] | None) -> Array:
+    return value if which is None or np.ndim(value) == 0 else value[which]

@@ -1,0 +1,311 @@
+"""Running one launch: which threads go on, from where, and until when.
+
+Threads that stand at one instruction and may go on form a group. The group at the lowest pc runs, as far as a branch
+that splits it, an instruction at which it must wait, or a label at which another group stands: so threads that parted
+come together again without any analysis. A group that goes back in a loop that polls memory waits until no other can
+run. Nothing else makes threads converge: an instruction that needs several threads (`.sync`) waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulators.gpu.batch import Batch, Threads
+from simulators.gpu.chip import Chip
+from simulators.gpu.errors import SimulatorError
+from simulators.gpu.launch import Launch
+from simulators.gpu.machine.operation import Branch, IndexedBranch, Meeting, Straight
+from simulators.gpu.machine.program import Program
+from simulators.gpu.machine.schedule import LowestFirst, Schedule
+from simulators.gpu.machine.waiting import Deadlock, Rendezvous, describe_waits
+from simulators.gpu.memory.global_memory import GlobalMemory
+from simulators.gpu.memory.spaces import PerOwner, Spaces
+from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.watch import Access, Watcher
+
+R = TypeVar("R", bound=Rendezvous)
+BATCH_THREADS = 1 << 15  # that run together where nothing asks for more: their registers stay in the CPU's cache
+PATIENCE = 1000  # rounds in which all who can run poll, and nothing changes, until they are said to wait for ever
+
+
+class Machine:
+    """A chip while it runs one launch."""
+
+    def __init__(
+        self,
+        chip: Chip,
+        memory: GlobalMemory,
+        program: Program,
+        launch: Launch,
+        *,
+        resident_blocks: int,
+        num_launches: int = 0,
+        schedule: Schedule | None = None,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        self.chip = chip
+        self.memory = memory
+        self.program = program
+        self.launch = launch
+        self.num_launches = num_launches
+        self.watchers = tuple(watchers)
+        self.ticks = 0  # instructions, whatever number of threads executed each
+        self.thread_instructions = 0
+        self.changes = 0  # of memory and of who waits: while there are none, who polls finds nothing new
+        self._schedule = schedule or LowestFirst()
+        self._resident_blocks = resident_blocks
+        self.num_started = 0  # blocks that have begun
+        self.last_polled: Access | None = None
+        self.batch: Batch
+        self.registers: list[NDArray[Any]]
+        self.shared: PerOwner
+        self.spaces: Spaces
+        self.state: dict[str, Rendezvous]  # of kinds of waiting, by name; as old as the batch
+
+    # -- blocks ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Errors: SimulatorError."""
+        with np.errstate(all="ignore"):
+            while self.num_started < self.launch.num_blocks:
+                self._begin(self._first_blocks())
+                self._run_batch()
+
+    def _first_blocks(self) -> int:
+        left = self.launch.num_blocks - self.num_started
+        if self.launch.is_cooperative:
+            return left
+        of_cluster = self.launch.cluster_blocks
+        wanted = max(1, BATCH_THREADS // (self.launch.block_threads * of_cluster)) * of_cluster
+        return min(left, wanted, self._resident_blocks)
+
+    def _begin(self, count: int) -> None:
+        self.batch = Batch(self.launch, self._next_blocks(count), self.program.register_types)
+        self._take_memory()
+        self._ready: dict[int, list[Threads]] = {}
+        self._polling: dict[int, list[Threads]] = {}
+        self._parked: dict[int, list[Threads]] = {}
+        self.state = {}
+        self._idle_rounds = 0
+        for watcher in self.watchers:
+            watcher.begin(self)
+        self.add(0, self.batch.living())
+
+    def _next_blocks(self, count: int) -> NDArray[np.int64]:
+        """Blocks of a cluster are neighbours, by rank."""
+        numbers = np.arange(self.num_started, self.num_started + count)
+        self.num_started += count
+        if self.launch.cluster_blocks == 1:
+            return numbers
+        return blocks_by_cluster(self.launch)[numbers]
+
+    def _take_memory(self) -> None:
+        shared_bytes = self.program.static_shared_bytes + self.launch.shared_bytes
+        self.shared = PerOwner(self.batch.slots, shared_bytes)
+        local = PerOwner(self.batch.num_threads if self.program.local_bytes else 0, self.program.local_bytes)
+        self.spaces = Spaces(self.batch, self.memory, self.shared, local, self.launch.parameters)
+        self.registers = self.batch.registers
+
+    def _admit_more(self) -> bool:
+        """Begin more blocks beside those that wait, as far as the chip has room."""
+        living = len(np.unique(self.batch.slot[self.batch.alive]))
+        room = self._resident_blocks - living
+        count = min(self.launch.num_blocks - self.num_started, room) // self.launch.cluster_blocks
+        count *= self.launch.cluster_blocks
+        if count <= 0:
+            return False
+        for groups in (self._ready, self._polling, self._parked):
+            for pc, parts in groups.items():
+                groups[pc] = [self.batch.numbers(part) for part in parts]
+        first = self.batch.num_threads
+        self.batch.extend(self._next_blocks(count))
+        self.spaces.extend(self.batch)
+        self.registers = self.batch.registers
+        for watcher in self.watchers:
+            watcher.extend(self)
+        new = np.arange(first, self.batch.num_threads)
+        self.add(0, new[self.batch.alive[first:]])
+        return True
+
+    # -- groups ---------------------------------------------------------------------------------------------------
+
+    def add(self, pc: int, threads: Threads) -> None:
+        """They may go on from there."""
+        if self.batch.count(threads):
+            self._ready.setdefault(pc, []).append(threads)
+
+    def resume(self, threads: NDArray[np.intp]) -> None:
+        """Threads that waited, each at its `batch.pc`, go on after it."""
+        self.changes += 1
+        places = self.batch.pc[threads]
+        for pc in np.unique(places):
+            self.add(int(pc) + 1, threads[places == pc])
+
+    def park(self, pc: int, threads: NDArray[np.intp]) -> None:
+        """They wait for others to come to this instruction, which must take them up again by `unpark`."""
+        self._parked.setdefault(pc, []).append(threads)
+
+    def unpark(self, pc: int) -> list[Threads]:
+        return self._parked.pop(pc, [])
+
+    def rendezvous(self, name: str, make: Callable[[], R]) -> R:
+        """Where threads of the resident blocks meet, made when the first ones come."""
+        if name not in self.state:
+            self.state[name] = make()
+        return self.state[name]  # type: ignore[return-value] # each name is used with one kind
+
+    def hurries(self) -> bool:
+        """Is an asynchronous copy done when it is asked for, or not before something waits for it?"""
+        return self._schedule.hurries()
+
+    def _run_batch(self) -> None:
+        while True:
+            if self._ready:
+                pc, threads = self._schedule.choose(self, self._ready)
+                self._go(pc, threads)
+            elif self._polling:
+                self._poll()
+            elif self.batch.num_alive == 0:
+                break
+            elif not self._admit_more():
+                raise Deadlock(describe_waits(self, self._polling, self._parked))
+        for watcher in self.watchers:
+            watcher.end(self)
+
+    def _poll(self) -> None:
+        """All who can run wait for something: let them look again."""
+        changes = self.changes
+        self._idle_rounds = self._idle_rounds + 1 if changes == self._seen_changes else 0
+        self._seen_changes = changes
+        if self._idle_rounds > 1 and self._admit_more():
+            return
+        if self._idle_rounds > PATIENCE:
+            raise Deadlock(describe_waits(self, self._polling, self._parked))
+        self._ready, self._polling = self._polling, self._ready
+
+    _seen_changes = -1
+
+    def without(self, threads: Threads, some: Threads) -> Threads:
+        """The rest of a set."""
+        left = self.batch.count(threads) - self.batch.count(some)
+        if left == 0:
+            return np.empty(0, np.intp)
+        if self.batch.count(some) == 0:
+            return threads
+        member = np.zeros(self.batch.num_threads, np.bool_)
+        member[threads] = True
+        member[some] = False
+        return np.flatnonzero(member)
+
+    # -- instructions ---------------------------------------------------------------------------------------------
+
+    def _go(self, pc: int, threads: Threads) -> None:
+        """Run a group until it splits, waits, ends, or comes to where others stand."""
+        program, batch = self.program, self.batch
+        while True:
+            if pc >= len(program.operations):
+                self._end(threads)
+                return
+            operation = program.operations[pc]
+            if isinstance(operation, Straight):
+                end = program.segment_end[pc]
+                self._run_segment(pc, end, threads)
+                pc = end
+            elif isinstance(operation, Branch):
+                self._count(1, threads)
+                taken = self._taken(pc, threads)
+                if batch.count(taken) == batch.count(threads):
+                    if program.may_wait[pc] and operation.target <= pc:
+                        self._polling.setdefault(operation.target, []).append(threads)
+                        return
+                    pc = operation.target
+                elif batch.count(taken) == 0:
+                    pc += 1
+                else:
+                    rest = self.without(threads, taken)
+                    for watcher in self.watchers:
+                        watcher.diverged(self, operation.instruction, taken, rest)
+                    groups = self._polling if program.may_wait[pc] and operation.target <= pc else self._ready
+                    groups.setdefault(operation.target, []).append(taken)
+                    self.add(pc + 1, rest)
+                    return
+            elif isinstance(operation, Meeting):
+                self._count(1, threads)
+                here = self._taken(pc, threads)
+                if batch.count(here) < batch.count(threads):
+                    self.add(pc + 1, self.without(threads, here))
+                if batch.count(here) == 0:
+                    return
+                threads = operation.meet(self, here)
+                if batch.count(threads) == 0:
+                    return
+                pc += 1
+            elif isinstance(operation, IndexedBranch):
+                self._count(1, threads)
+                self._go_by_index(operation, threads)
+                return
+            else:
+                self._count(1, threads)
+                leaving = self._taken(pc, threads)
+                rest = self.without(threads, leaving)
+                self._end(leaving)
+                self.add(pc + 1, rest)
+                return
+            if self._ready and self._schedule.gives_way(self, pc, self._ready):
+                self.add(pc, threads)
+                return
+
+    def _run_segment(self, pc: int, end: int, threads: Threads) -> None:
+        runs = self.program.runs
+        self._count(end - pc, threads)
+        for watcher in self.watchers:
+            watcher.executed(self, pc, end, threads)
+        for i in range(pc, end):
+            runs[i](self, threads)  # type: ignore[misc] # a segment holds straight operations only
+
+    def _count(self, instructions: int, threads: Threads) -> None:
+        self.ticks += instructions
+        self.thread_instructions += instructions * self.batch.count(threads)
+
+    def _taken(self, pc: int, threads: Threads) -> Threads:
+        """Those of them whose guard holds."""
+        guard = self.program.guards[pc]
+        if guard is None:
+            return threads
+        condition = self.registers[guard.number]
+        return self.batch.where(threads, ~condition if guard.is_inverted else condition)
+
+    def _go_by_index(self, operation: IndexedBranch, threads: Threads) -> None:
+        index = np.broadcast_to(np.asarray(operation.index(self, threads)), self.batch.count(threads))
+        numbers = self.batch.numbers(threads)
+        for one in np.unique(index):
+            if one >= len(operation.targets):
+                raise SimulatorError(f"branch index {one} of {len(operation.targets)}", operation.instruction.place)
+            self.add(operation.targets[int(one)], numbers[index == one])
+
+    def _end(self, threads: Threads) -> None:
+        if self.batch.count(threads) == 0:
+            return
+        self.batch.exit(threads)
+        self.changes += 1
+        # Who waits for a thread that is no more waits for one less.
+        for pc in list(self._parked):
+            for part in self._parked.pop(pc):
+                self.add(pc, part)
+        for rendezvous in self.state.values():
+            rendezvous.exited(self)
+
+    def fault(self, instruction: Instruction, thread: int, message: str) -> SimulatorError:
+        """An error that says where and by whom."""
+        return SimulatorError(f"{self.batch.describe(thread)}: {message}: {instruction.text}", instruction.place)
+
+
+def blocks_by_cluster(launch: Launch) -> NDArray[np.int64]:
+    """The numbers of all blocks, cluster after cluster, by rank within each."""
+    (gx, gy, gz), (cx, cy, cz) = launch.grid, launch.cluster
+    number = np.arange(launch.num_blocks).reshape(gz // cz, cz, gy // cy, cy, gx // cx, cx)
+    return number.transpose(0, 2, 4, 1, 3, 5).ravel()

@@ -1,0 +1,1 @@
+"""Number formats of PTX and their rounding, on arrays of bits."""
