@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from simulators.gpu.chip import WARP
 from simulators.gpu.launch import Launch
+from simulators.gpu.numbers.arrays import B128
 
 Array = NDArray[np.generic]
 Threads = slice | NDArray[np.intp]  # a set of threads
 ALL = slice(None)
 NONE: NDArray[np.intp] = np.empty(0, np.intp)
 
-REGISTER_DTYPES = {"pred": np.dtype(np.bool_)} | {
+REGISTER_DTYPES = {"pred": np.dtype(np.bool_), "b128": B128} | {
     f"{kind}{bits}": np.dtype(f"u{max(bits, 16) // 8}") for kind in "bsuf" for bits in (8, 16, 32, 64)
 }
 _LANES = np.arange(WARP, dtype=np.uint32)

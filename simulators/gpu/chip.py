@@ -23,7 +23,7 @@ class Chip:
     threads_per_block: int = 1024
     blocks_per_cluster: int = 16  # beyond 8 only when asked for by attribute
     global_bytes: int = 141 * 10**9
-    l2_bytes: int = 50 * 1024 * 1024
+    l2_bytes: int = 60 * 1024 * 1024
 
     @property
     def arch(self) -> str:

@@ -22,5 +22,7 @@ class UnsupportedInstruction(SimulatorError):
 
     def __init__(self, instruction: Instruction, why: str = "") -> None:
         reason = f" ({why})" if why else ""
-        super().__init__(f"instruction {instruction.name} is not supported{reason}: {instruction.text}", instruction.place)
+        super().__init__(
+            f"instruction {instruction.name} is not supported{reason}: {instruction.text}", instruction.place
+        )
         self.instruction = instruction

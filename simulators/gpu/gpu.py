@@ -1,10 +1,10 @@
 """A simulated GPU: give it memory, a PTX module and a launch.
 
-    memory = np.zeros(1024, np.float32)
-    gpu = Gpu(H200)
-    gpu.memory.add_array(memory, "x")
-    module = parse(ptx_text)
-    gpu.launch(module, Launch("kernel", (4, 1, 1), (256, 1, 1), parameters=struct.pack("<Q", memory.ctypes.data)))
+memory = np.zeros(1024, np.float32)
+gpu = Gpu(H200)
+gpu.memory.add_array(memory, "x")
+module = parse(ptx_text)
+gpu.launch(module, Launch("kernel", (4, 1, 1), (256, 1, 1), parameters=struct.pack("<Q", memory.ctypes.data)))
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from simulators.gpu.errors import SimulatorError
 from simulators.gpu.instructions.program import program_of
 from simulators.gpu.launch import Launch
 from simulators.gpu.limits import check_launch, resident_blocks
+from simulators.gpu.machine.late_stores import LateStores
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.program import Program
-from simulators.gpu.machine.schedule import Schedule
+from simulators.gpu.machine.schedule import Adversarial
 from simulators.gpu.memory.global_memory import GlobalMemory
 from simulators.gpu.ptx.module import Module
 from simulators.gpu.report import Report
@@ -37,13 +38,14 @@ class Gpu:
         self,
         chip: Chip,
         *,
-        schedule: Callable[[], Schedule] | None = None,
+        seed: int | None = None,
         watchers: Sequence[WatcherFactory] = (),
     ) -> None:
-        """schedule: makes one for each launch; None: the quick one. watchers: each is made anew for each launch."""
+        """seed: of a hostile schedule, which runs threads in random order and makes stores visible late; None: the
+        quick, orderly one. watchers: each is made anew for each launch."""
         self.chip = chip
         self.memory = GlobalMemory()
-        self._schedule = schedule
+        self._seed = seed
         self._watchers = tuple(watchers)
         self._programs: dict[tuple[int, str], tuple[Module, Program]] = {}
         self._variables: dict[int, dict[str, int]] = {}  # addresses of a module's own variables
@@ -62,7 +64,8 @@ class Gpu:
             launch,
             resident_blocks=resident_blocks(self.chip, program, launch),
             num_launches=self._launches,
-            schedule=self._schedule() if self._schedule is not None else None,
+            schedule=None if self._seed is None else Adversarial(self._seed + self._launches),
+            late_stores=None if self._seed is None else LateStores(self._seed + self._launches),
             watchers=watchers,
         )
         self._launches += 1

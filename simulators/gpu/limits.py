@@ -50,7 +50,9 @@ def check_launch(chip: Chip, program: Program, launch: Launch) -> None:
     if launch.cluster_blocks > chip.blocks_per_cluster:
         raise LaunchError(f"a cluster has at most {chip.blocks_per_cluster} blocks, not {launch.cluster_blocks}")
     if len(launch.parameters) != kernel.parameter_bytes:
-        raise LaunchError(f"{kernel.name} takes {kernel.parameter_bytes} bytes of parameters, not {len(launch.parameters)}")
+        raise LaunchError(
+            f"{kernel.name} takes {kernel.parameter_bytes} bytes of parameters, not {len(launch.parameters)}"
+        )
     resident = resident_blocks(chip, program, launch)
     if launch.is_cooperative and launch.num_blocks > resident:
         raise LaunchError(

@@ -187,7 +187,9 @@ class Races(Watcher):
         """Is the thread within that scope of something that the block's threads did?"""
         own = int(machine.batch.slot[thread])
         of_cluster = machine.launch.cluster_blocks
-        return scope in ("gpu", "sys") or own == block or (scope == "cluster" and own // of_cluster == block // of_cluster)
+        return (
+            scope in ("gpu", "sys") or own == block or (scope == "cluster" and own // of_cluster == block // of_cluster)
+        )
 
     # -- conflicts --------------------------------------------------------------------------------------------------
 
@@ -203,7 +205,7 @@ class Races(Watcher):
         if access.kind != "read":
             self._compare(machine, access, number, flat, threads, reach, shadow.first_read)
             self._compare(machine, access, number, flat, threads, reach, shadow.latest_read)
-            if access.kind == "write":
+            if access.order == "weak" or access.scope in ("cta", "cluster"):
                 self._check_within(machine, access, number, flat, threads)
         ids = self._clocks.base + threads.astype(np.int64)
         times = self._clocks.time[threads]
@@ -258,17 +260,22 @@ class Races(Watcher):
         places: NDArray[np.intp],
         threads: NDArray[np.intp],
     ) -> None:
-        """Threads that write to one place in one instruction, unless they write the same."""
-        if access.order != "weak" or len(places) < 2:
-            return
+        """Threads that write to one place in one instruction: other values than each other, or beyond their scope."""
         order = np.argsort(places, kind="stable")
-        twice = np.flatnonzero((places[order][1:] == places[order][:-1]) & (threads[order][1:] != threads[order][:-1]))
+        first, second = order[:-1], order[1:]
+        meets = (places[first] == places[second]) & (threads[first] != threads[second])
         per_access = len(places) // len(access.threads)
-        for i in twice:
-            first, second = int(order[i]) // per_access, int(order[i + 1]) // per_access
-            if any(np.ndim(value) and value[first] != value[second] for value in access.values):
-                pair = int(threads[order[i + 1]]), self._clocks.base + int(threads[order[i]])
-                self._tell(machine, access, number, number, *pair, int(places[order[i]]))
+        for one, other in zip(first[meets].tolist(), second[meets].tolist(), strict=True):
+            if access.order == "weak":
+                one_value, other_value = one // per_access, other // per_access
+                differ = any(np.ndim(value) and value[one_value] != value[other_value] for value in access.values)
+            else:
+                differ = not self._reaches(
+                    machine, int(threads[other]), access.scope, int(machine.batch.slot[threads[one]])
+                )
+            if differ:
+                pair = int(threads[other]), self._clocks.base + int(threads[one])
+                self._tell(machine, access, number, number, *pair, int(places[one]))
                 return
 
     def _tell(

@@ -33,7 +33,9 @@ class UninitialisedReads(Watcher):
         where = f"byte {byte} of {access.allocation!r}" if access.space == "global" else f"{access.space} memory"
         who = machine.batch.describe(int(access.threads[first]))
         more = f", and {count - 1} other threads" if count > 1 else ""
-        message = f"{who} reads {access.size} bytes of {where}, which nobody has written{more}: {access.instruction.text}"
+        message = (
+            f"{who} reads {access.size} bytes of {where}, which nobody has written{more}: {access.instruction.text}"
+        )
         self._found[access.instruction.place] = Finding("uninitialised read", message, access.instruction.place)
 
     def findings(self) -> Sequence[Finding]:

@@ -80,7 +80,9 @@ def _decode_copy(instruction: Instruction, scope: Scope, cache: str) -> Operatio
             sizes = np.broadcast_to(reads(machine, threads), len(numbers)).astype(np.int64)
             if (sizes > unit).any():
                 thread = int(numbers[np.flatnonzero(sizes > unit)[0]])
-                raise machine.fault(instruction, thread, f"{sizes.max()} bytes of source for {unit} bytes of destination")
+                raise machine.fault(
+                    instruction, thread, f"{sizes.max()} bytes of source for {unit} bytes of destination"
+                )
             check_multiple(machine, instruction, numbers, copy.destinations, unit)
             copy = expand(copy, unit, sizes)
         _groups(machine).issue(machine, copy)

@@ -18,17 +18,18 @@ from simulators.gpu.machine.access import Way, update
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Scope, flatten
+from simulators.gpu.numbers.arrays import as_float, select
+from simulators.gpu.numbers.nan import has_nan, passed_on
 from simulators.gpu.ptx.module import Instruction
 from simulators.gpu.semantics.table import elementwise_of
 
 Array = NDArray[Any]
 Combine = Callable[..., Array]  # (found, operand, ...) as unsigned bits to what is left
-_OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 
 
 def _decode_atomic(instruction: Instruction, scope: Scope, pc: int) -> Operation:
-    modifiers = memory_modifiers(instruction, own=(*_OPERATIONS, "noftz", "ftz", "b128"))
-    name = next((one for one in modifiers.rest if one in _OPERATIONS), "")
+    modifiers = memory_modifiers(instruction, own=(*_NAMES, "noftz", "ftz"))
+    name = next((one for one in modifiers.rest if one in _NAMES), "")
     has_result = instruction.opcode == "atom"
     operands = list(instruction.operands)
     destination = operands.pop(0) if has_result else None
@@ -65,31 +66,42 @@ def _columns(elements: list[Array], count: int) -> Array:
 def combine_of(instruction: Instruction, name: str, modifiers: MemoryModifiers) -> Combine:
     """What an operation of that name leaves. Errors: UnsupportedInstruction."""
     kind, bits = modifiers.type, modifiers.bits
+    if name in _OF_BITS:
+        return _OF_BITS[name]
+    if not (kind[0] in "usb" and kind[1:].isdigit()):
+        return _floating(instruction, name, modifiers)
+    if bits == 128 or (name in ("min", "max") and kind[0] == "b"):
+        raise UnsupportedInstruction(instruction)
+    function = _OF_INTEGERS[name]
+    if name not in ("min", "max") or kind[0] == "u":
+        return function
     signed = np.dtype(f"i{bits // 8}")
-    match name:
-        case "exch":
-            return lambda old, value: value
-        case "cas":
-            return lambda old, compare, value: np.where(old == compare, value, old)
-        case "inc":
-            return lambda old, limit: np.where(old >= limit, np.zeros_like(old), old + np.ones_like(old))
-        case "dec":
-            return lambda old, limit: np.where((old == 0) | (old > limit), limit, old - np.ones_like(old))
-        case "and" | "or" | "xor":
-            return {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[name]
-        case "add" if kind[0] in "usb" and kind[1:].isdigit():
-            return lambda old, value: old + value
-        case "min" | "max" if kind[0] in "us":
-            function = np.minimum if name == "min" else np.maximum
-            if kind[0] == "u":
-                return function
-            return lambda old, value: function(old.view(signed), np.ascontiguousarray(value).view(signed)).view(old.dtype)
-    return _floating(instruction, name, modifiers)
+    return lambda old, value: function(old.view(signed), np.ascontiguousarray(value).view(signed)).view(old.dtype)
+
+
+def _swapped_if_equal(old: Array, compare: Array, value: Array) -> Array:
+    return np.where(np.asarray(old == compare), value, old)
+
+
+_OF_BITS: dict[str, Combine] = {"exch": lambda old, value: value, "cas": _swapped_if_equal}
+_OF_INTEGERS: dict[str, Combine] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "inc": lambda old, limit: np.where(old >= limit, np.zeros_like(old), old + np.ones_like(old)),
+    "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - np.ones_like(old)),
+}
+_NAMES = (*_OF_BITS, *_OF_INTEGERS)
 
 
 def _floating(instruction: Instruction, name: str, modifiers: MemoryModifiers) -> Combine:
     """As the instruction for registers computes. f32 in global memory flushes denormals; in shared memory it does not
     (PTX ISA, "atom": `.ftz` of `atom.add.f32`)."""
+    if modifiers.type == "f64" and name == "add":
+        return _add_f64(is_shared=modifiers.space.startswith("shared"))
     flushes = modifiers.type == "f32" and modifiers.space in ("global", "generic")
     rounding = ("rn",) if name == "add" else ()
     same = Instruction(
@@ -104,6 +116,21 @@ def _floating(instruction: Instruction, name: str, modifiers: MemoryModifiers) -
     if meaning is None:
         raise UnsupportedInstruction(instruction)
     return meaning.function
+
+
+def _add_f64(*, is_shared: bool) -> Combine:
+    """A NaN that is there stays, before one that is added. In shared memory it is made quiet: the sum is that of
+    registers. In global memory it is left as it is (an H200; which of two NaN stays there was not tried)."""
+
+    def add(old: Array, value: Array) -> Array:
+        total = as_float(old) + as_float(value)
+        bits = passed_on(total, (old, value))
+        if is_shared or not has_nan(total):
+            return bits
+        bits = select(np.isnan(as_float(value)), value, bits)
+        return select(np.isnan(as_float(old)), old, bits)
+
+    return add
 
 
 DECODERS = {"atom": _decode_atomic, "red": _decode_atomic}

@@ -80,7 +80,7 @@ def _decode_copy(instruction: Instruction, scope: Scope) -> Operation:
     modifiers = [one for one in rest if one not in (_HINT, _MULTICAST)]
     unit, combine = PIECE, None
     if reduces:
-        unit, combine = reduction(instruction, modifiers, to_space)
+        unit, combine = reduction(instruction, modifiers)
     elif modifiers:
         raise UnsupportedInstruction(instruction, f"modifier .{modifiers[0]} is unknown")
     to, of = (scope.address(instruction, one) for one in instruction.operands[:2])
@@ -113,14 +113,15 @@ def _decode_copy(instruction: Instruction, scope: Scope) -> Operation:
     return Straight(instruction, run)
 
 
-def reduction(instruction: Instruction, modifiers: Sequence[str], space: str) -> tuple[int, Combine]:
-    """modifiers: `op{.noftz}.type`. Returns the bytes of an element, and what is left of two."""
+def reduction(instruction: Instruction, modifiers: Sequence[str]) -> tuple[int, Combine]:
+    """modifiers: `op{.noftz}.type`. Returns the bytes of an element, and what is left of two. Unlike an atomic in global
+    memory, an addition of f32 keeps denormals, as was seen on an H200; so does an atomic in shared memory."""
     kind = modifiers[-1]
     if kind not in TYPES or modifiers[0] not in REDUCTIONS or set(modifiers[1:-1]) - {"noftz"}:
         raise UnsupportedInstruction(instruction)
     bits = TYPES[kind]
     return bits // 8, combine_of(
-        instruction, modifiers[0], MemoryModifiers(space, kind, bits, 1, "relaxed", "gpu", tuple(modifiers[1:-1]))
+        instruction, modifiers[0], MemoryModifiers("shared", kind, bits, 1, "relaxed", "gpu", tuple(modifiers[1:-1]))
     )
 
 

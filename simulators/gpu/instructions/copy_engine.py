@@ -39,7 +39,7 @@ class Copy:
     destination: str
     destinations: Array
     is_copied: NDArray[np.bool_] | None = None  # False: `fill` is written instead; None: all are copied
-    fill: int = 0  # of `unit` bytes
+    fill: int = 0  # 64 bits, of which a piece takes as many as it has, over and over
     combine: Callable[[Array, Array], Array] | None = None  # from what is there, and the source, to what is left there
     convert: Callable[[Array], Array] | None = None  # of what was read
     values: Array | None = None  # what has been read: unsigned of `unit` bytes, or [pieces, 2] of 8
@@ -73,14 +73,15 @@ class Copy:
         if self.values is not None:
             return self
         width, count = _shape(self.unit)
-        fill = np.dtype(f"u{width}").type(self.fill)
+        fill = np.dtype(f"u{width}").type(self.fill & (1 << 8 * width) - 1)
         values = np.full((len(self.threads), count) if count > 1 else len(self.threads), fill)
         chosen = np.arange(len(self.threads)) if self.is_copied is None else np.flatnonzero(self.is_copied)
         found = machine.spaces.unaligned_targets(self.source, self.sources[chosen], self.unit, self.threads[chosen])
         for target in found:
             which = chosen if target.which is None else chosen[target.which]
-            values[which] = target.buffer.view(width, count)[target.offsets // self.unit]
-        return replace(self, values=values if self.convert is None else self.convert(values))
+            part = target.buffer.view(width, count)[target.offsets // self.unit]
+            values[which] = part if self.convert is None else self.convert(part)
+        return replace(self, values=values)
 
     def do(self, machine: Machine) -> None:
         values = self.read(machine).values
@@ -118,7 +119,9 @@ def check_multiple(machine: Machine, instruction: Instruction, threads: Array, v
     wrong = values % values.dtype.type(size) != 0
     if wrong.any():
         which = int(np.flatnonzero(wrong)[0])
-        raise machine.fault(instruction, int(threads[which]), f"{int(values[which]):#x} is not a multiple of {size} bytes")
+        raise machine.fault(
+            instruction, int(threads[which]), f"{int(values[which]):#x} is not a multiple of {size} bytes"
+        )
 
 
 def _shape(unit: int) -> tuple[int, int]:

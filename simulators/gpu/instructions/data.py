@@ -12,28 +12,28 @@ from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Destination, Scope, Source
 from simulators.gpu.memory.spaces import OFFSET_MASK, RANK_SHIFT, WINDOWS
-from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.ptx.module import Instruction, Register, Symbol
 from simulators.gpu.semantics.elementwise import Elementwise
 from simulators.gpu.semantics.table import elementwise_of
 
 _WINDOW_BITS = np.uint64(60)
+_CARRY = Register("%carry", "pred")
 
 
 def decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None:
     meaning = elementwise_of(instruction)
     if meaning is None:
         raise UnsupportedInstruction(instruction)
-    sources = scope.sources(instruction, instruction.operands[1:], meaning.operands)
-    destinations = scope.destinations(instruction, instruction.operands[0], signed=_is_signed(instruction))
+    # The carry flag is a register that instructions do not name.
+    read = (_CARRY,) if meaning.reads_carry else ()
+    written = [scope.destination(instruction, _CARRY)] if meaning.writes_carry else []
+    sources = scope.sources(instruction, (*instruction.operands[1:], *read), meaning.operands)
+    destinations = scope.destinations(instruction, instruction.operands[0]) + written
     if len(destinations) != len(meaning.results):
-        raise UnsupportedInstruction(instruction, f"it has {len(destinations)} results; {len(meaning.results)} are known")
+        raise UnsupportedInstruction(
+            instruction, f"it has {len(destinations)} results; {len(meaning.results)} are known"
+        )
     return Straight(instruction, _computing(meaning, sources, destinations))
-
-
-def _is_signed(instruction: Instruction) -> bool:
-    """Is a result that is narrower than its register sign-extended? Only conversions have such results."""
-    types = [one for one in instruction.modifiers if one[0] in "subf" and one[1:].isdigit()]
-    return instruction.opcode == "cvt" and bool(types) and types[0].startswith("s")
 
 
 def _computing(meaning: Elementwise, sources: Sequence[Source], destinations: Sequence[Destination]) -> object:
@@ -63,7 +63,7 @@ def _decode_cvta(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     modifiers = instruction.modifiers
     back = modifiers[0] == "to"
     space = modifiers[1 if back else 0].split("::")[0]
-    source = scope.address(instruction, operand) if _is_symbol(operand := instruction.operands[1]) else None
+    source = scope.address(instruction, operand) if isinstance(operand := instruction.operands[1], Symbol) else None
     source = source or scope.source(instruction, operand, 64)
     put = scope.destination(instruction, instruction.operands[0])
     window = np.uint64(WINDOWS.get(space, 0))
@@ -75,12 +75,6 @@ def _decode_cvta(instruction: Instruction, scope: Scope, pc: int) -> Operation:
         put(machine, threads, address - window if back else address + window)
 
     return Straight(instruction, run)
-
-
-def _is_symbol(operand: object) -> bool:
-    from simulators.gpu.ptx.module import Symbol
-
-    return isinstance(operand, Symbol)
 
 
 def _decode_isspacep(instruction: Instruction, scope: Scope, pc: int) -> Operation:
@@ -101,7 +95,7 @@ def _decode_mapa(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     """The address that another block of the cluster has for a place in its shared memory."""
     bits = 64 if instruction.modifiers[-1] == "u64" else 32
     operand, rank = instruction.operands[1:]
-    by_name = scope.address(instruction, operand) if _is_symbol(operand) else None
+    by_name = scope.address(instruction, operand) if isinstance(operand, Symbol) else None
     address = by_name or scope.source(instruction, operand, bits)
     rank_source = scope.source(instruction, rank, 32)
     put = scope.destination(instruction, instruction.operands[0])
@@ -121,7 +115,11 @@ def _decode_getctarank(instruction: Instruction, scope: Scope, pc: int) -> Opera
     put = scope.destination(instruction, instruction.operands[0])
 
     def run(machine: Machine, threads: Threads) -> None:
-        put(machine, threads, (source(machine, threads).astype(np.uint64) >> np.uint64(RANK_SHIFT)).astype(np.uint32) & np.uint32(0xFF))
+        put(
+            machine,
+            threads,
+            (source(machine, threads).astype(np.uint64) >> np.uint64(RANK_SHIFT)).astype(np.uint32) & np.uint32(0xFF),
+        )
 
     return Straight(instruction, run)
 

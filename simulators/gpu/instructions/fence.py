@@ -14,7 +14,14 @@ from simulators.gpu.watch import Scope as Reach
 
 _SCOPES: dict[str, Reach] = {"cta": "cta", "cluster": "cluster", "gpu": "gpu", "gl": "gpu", "sys": "sys"}
 _KNOWN = ("sc", "acq_rel", "acquire", "release", "proxy", "mbarrier_init", "async", "alias", "tensormap::generic")
-_ASYNC_SPACES = ("async.global", "async.shared::cta", "async.shared::cluster", "global", "shared::cta", "shared::cluster")
+_ASYNC_SPACES = (
+    "async.global",
+    "async.shared::cta",
+    "async.shared::cluster",
+    "global",
+    "shared::cta",
+    "shared::cluster",
+)
 
 
 def _decode_fence(instruction: Instruction, scope: Scope, pc: int) -> Operation:
@@ -29,6 +36,8 @@ def _decode_fence(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     reach = next((_SCOPES[one] for one in modifiers if one in _SCOPES), "gpu")
 
     def run(machine: Machine, threads: Threads) -> None:
+        if machine.late_stores is not None and reach != "cta":
+            machine.late_stores.let_out(machine.batch.slot[threads])
         for watcher in machine.watchers:
             watcher.fence(machine, threads, "acq_rel", reach)
 

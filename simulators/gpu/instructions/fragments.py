@@ -1,9 +1,9 @@
 """How a warp's threads hold the tiles of a matrix product, from registers to matrices and back.
 
-A thread's number is 4 g + t. Its registers of A hold chunks of neighbours along k, those of rows g and g + 8 in turn, of
+A thread's lane is 4 g + t. Its registers of A hold chunks of neighbours along k, those of rows g and g + 8 in turn, of
 chunk t and then of chunk t + 4, and so on; those of B the same of column g; those of the accumulator two neighbours of
 columns 2 t + 8 j of rows g and g + 8. A warpgroup's tile is that of its four warps, 16 rows each.
-Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and the like, "Register Fragments and Shared Memory Matrix Layouts".
+Source: PTX ISA, "Matrix Fragments for mma.m16n8k16" and the like, "Register Fragments and Shared Memory Layouts".
 """
 
 from __future__ import annotations

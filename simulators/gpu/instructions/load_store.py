@@ -14,9 +14,7 @@ from simulators.gpu.ptx.module import Instruction
 
 def _decode_load(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     modifiers = memory_modifiers(instruction)
-    way = Way(
-        instruction, modifiers.space, modifiers.bits // 8, modifiers.count, modifiers.order, modifiers.scope
-    )
+    way = Way(instruction, modifiers.space, modifiers.bits // 8, modifiers.count, modifiers.order, modifiers.scope)
     puts = scope.destinations(instruction, instruction.operands[0], signed=modifiers.type.startswith("s"))
     if len(puts) != modifiers.count:
         raise UnsupportedInstruction(instruction, f"it has {len(puts)} results where {modifiers.count} are loaded")
@@ -32,9 +30,7 @@ def _decode_load(instruction: Instruction, scope: Scope, pc: int) -> Operation:
 
 def _decode_store(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     modifiers = memory_modifiers(instruction)
-    way = Way(
-        instruction, modifiers.space, modifiers.bits // 8, modifiers.count, modifiers.order, modifiers.scope
-    )
+    way = Way(instruction, modifiers.space, modifiers.bits // 8, modifiers.count, modifiers.order, modifiers.scope)
     address = scope.address(instruction, instruction.operands[0])
     values = flatten(instruction.operands[1])
     if len(values) != modifiers.count:

@@ -4,9 +4,9 @@ Memory is cut into chunks of 16 bytes: neighbours along k (K-major), or along m 
 address of the first one, and two strides, all in units of 16 bytes:
 - K-major, no swizzle: 8 rows are one after another; `leading` from one chunk of a row to the next; `stride` to the next
   8 rows. Swizzled: a row's chunks are one after another, rows 32, 64 or 128 bytes apart; `stride` to the next 8 rows.
-- MN-major, no swizzle: 8 k are one after another; `leading` to the next 8; `stride` from a chunk to the next along m or n.
-  Swizzled: 2, 4 or 8 chunks along m or n are one after another, then come the next k; `leading` to the next 2, 4 or 8
-  chunks; `stride` to the next 8 k.
+- MN-major, no swizzle: 8 k are one after another; `leading` to the next 8; `stride` from a chunk to the next along m or
+  n. Swizzled: 2, 4 or 8 chunks along m or n are one after another, then come the next k; `leading` to the next 2, 4 or
+  8 chunks; `stride` to the next 8 k.
 A swizzle exchanges chunks: bits 4 to 6 of an address in shared memory (as many as the mode has) are xored with the bits
 three above. Source: PTX ISA, "Matrix Descriptor Format", "Canonical Layouts", "Strides". Recorded answers of an H200
 cover K-major without a swizzle.

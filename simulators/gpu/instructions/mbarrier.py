@@ -140,9 +140,7 @@ def _decode_transactions(instruction: Instruction, scope: Scope) -> Operation:
         numbers, barriers = machine.batch.numbers(threads), barriers_of(machine)
         rows = barriers.rows(machine, instruction, space, address(machine, threads), numbers, "update")
         value = _per_thread(amount(machine, threads), numbers)
-        barriers.apply(
-            machine, instruction, numbers, rows, arrivals=np.zeros_like(value), transactions=sign * value
-        )
+        barriers.apply(machine, instruction, numbers, rows, arrivals=np.zeros_like(value), transactions=sign * value)
 
     return Straight(instruction, run)
 

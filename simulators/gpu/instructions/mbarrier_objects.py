@@ -87,7 +87,9 @@ class Barriers:
 
     # -- instructions ---------------------------------------------------------------------------------------------
 
-    def initialize(self, machine: Machine, instruction: Instruction, threads: Array, rows: Array, counts: Array) -> None:
+    def initialize(
+        self, machine: Machine, instruction: Instruction, threads: Array, rows: Array, counts: Array
+    ) -> None:
         counts = counts.astype(np.int64)
         wrong = (counts < 1) | (counts > LIMIT)
         if wrong.any():
@@ -170,7 +172,9 @@ class Barriers:
         left, tx = pending - arrivals, tx + transactions
         if (wrong := (left < 0) | (left > LIMIT)).any():
             which = int(np.flatnonzero(wrong)[0])
-            message = f"it arrives {arrivals[which]} times at an mbarrier whose phase waits for {pending[which]} arrivals"
+            message = (
+                f"it arrives {arrivals[which]} times at an mbarrier whose phase waits for {pending[which]} arrivals"
+            )
             raise machine.fault(instruction, int(threads[which]), message)
         if (wrong := abs(tx) > LIMIT).any():
             which = int(np.flatnonzero(wrong)[0])
@@ -198,7 +202,9 @@ class Barriers:
         """Has the phase of that parity (bool [N]) ended, of the present one and the one before?"""
         return (self._checked(machine, instruction, threads, rows) & _PARITY != 0) != parity
 
-    def looked(self, machine: Machine, threads: Array, rows: Array, parity: Array, done: Array, *, acquires: bool) -> None:
+    def looked(
+        self, machine: Machine, threads: Array, rows: Array, parity: Array, done: Array, *, acquires: bool
+    ) -> None:
         """Threads have been told whether a phase has ended."""
         self._row_seen[threads] = np.where(done, -1, rows)
         self._parity_seen[threads] = parity

@@ -14,6 +14,7 @@ TYPES = {f"{kind}{bits}": bits for kind in "bsuf" for bits in (8, 16, 32, 64)} |
     "bf16": 16,
     "bf16x2": 32,
     "f16": 16,
+    "b128": 128,
 }
 VECTORS = {"v2": 2, "v4": 4, "v8": 8}
 SCOPES = ("cta", "cluster", "gpu", "sys")

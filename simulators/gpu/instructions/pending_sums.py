@@ -131,9 +131,8 @@ class PendingSums:
             done = read.groups < np.maximum.reduce([limit[read.first_warps + i] for i in range(_WARPS)])
             if done.any():
                 _check(machine, instruction, read.where(done))
-                read = read.where(~done)
-            if len(read.addresses):
-                reads.append(read)
+            if not done.all():
+                reads.append(read.where(~done))
         self._reads = reads
         for accumulator, sums in self._sums.items():
             done = warps[sums.is_pending[warps] & (sums.group[warps] < limit[warps])]

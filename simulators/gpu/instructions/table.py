@@ -19,18 +19,34 @@ from simulators.gpu.instructions import (
     mbarrier,
     multiply_accumulate,
     tensor_copy,
+    tensor_map,
     warp,
     warpgroup,
 )
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Scope
-from simulators.gpu.ptx.module import Instruction, Kernel, NotRegister, Register
+from simulators.gpu.ptx.module import Instruction, Kernel, NotRegister
 
 Decoder = Callable[[Instruction, Scope, int], Operation | None]  # None: another form of the same opcode
 
 _DECODERS: dict[str, tuple[Decoder, ...]] = {}
-for _module in (load_store, atomic, warp, barrier, mbarrier, asynchronous_copy, bulk_copy, tensor_copy, matrix, multiply_accumulate, warpgroup, fence, data):
+for _module in (
+    load_store,
+    atomic,
+    warp,
+    barrier,
+    mbarrier,
+    asynchronous_copy,
+    bulk_copy,
+    tensor_copy,
+    tensor_map,
+    matrix,
+    multiply_accumulate,
+    warpgroup,
+    fence,
+    data,
+):
     for _opcode, _decoder in _module.DECODERS.items():
         _DECODERS[_opcode] = (*_DECODERS.get(_opcode, ()), _decoder)
 

@@ -28,8 +28,7 @@ from simulators.gpu.ptx.module import Instruction, Operand, Vector
 Array = NDArray[Any]
 SHARED_ALIGNMENT = 128  # bytes, of a box in shared memory
 _PASSED_BY = ("tile", "L2::cache_hint", "multicast::cluster", "cta_group::1", "cta_group::2")
-# What fills up a box where elements that are out of bounds are to be NaN, by the type of the element.
-_NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f32.ftz": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+_NAN = 0x7FF7  # 16 bits, over and over, that fill up a box where what is out of bounds is to be NaN
 
 
 def _decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None:
@@ -77,10 +76,11 @@ def _decode_copy(
         for address in np.unique(addresses):
             mine = np.flatnonzero(addresses == address)
             tensor_map = _read_map(machine, instruction, int(address), numbers[mine[:1]], len(coordinates))
+            _check_corners(machine, instruction, numbers[mine], corners[mine], tensor_map, writes=bool(name))
             combine = _combining(instruction, name, tensor_map.element) if name in REDUCTIONS else None
-            convert = None if name else _conversion(tensor_map)
-            box = _Box.of(tensor_map, corners[mine], by_element=combine is not None or convert is not None)
-            owners, sources, is_copied = box.elements(corners[mine])
+            convert = _to_tf32 if tensor_map.rounds_to_tf32 and not name else None
+            box = _Box.of(tensor_map, reads=not name, by_element=combine is not None or convert is not None)
+            owners, sources, is_copied = box.pieces(corners[mine])
             whose = numbers[mine][owners]
             near = swizzled(tensor_map, places[mine][owners] + np.tile(box.offsets, len(mine)))
             sizes = np.full(len(mine), tensor_map.box_bytes, np.int64)
@@ -123,6 +123,21 @@ def _read_map(machine: Machine, instruction: Instruction, address: int, thread: 
     return tensor_map
 
 
+def _check_corners(
+    machine: Machine, instruction: Instruction, numbers: Array, corners: Array, tensor_map: TensorMap, *, writes: bool
+) -> None:
+    """What an H200 takes for an illegal instruction."""
+    offsets = corners[:, 0] * tensor_map.item_bytes
+    if (wrong := offsets % PIECE != 0).any():
+        which = int(np.flatnonzero(wrong)[0])
+        message = f"coordinate 0 is {corners[which, 0]}, which is {offsets[which]} bytes, no multiple of {PIECE}"
+        raise machine.fault(instruction, int(numbers[which]), message)
+    if writes and (wrong := (corners < 0).any(axis=1)).any():
+        which = int(np.flatnonzero(wrong)[0])
+        message = f"coordinates {tuple(corners[which].tolist())} to write to; none may be negative"
+        raise machine.fault(instruction, int(numbers[which]), message)
+
+
 def swizzled(tensor_map: TensorMap, addresses: Array) -> Array:
     """u64 shared addresses, with pieces exchanged as the chip does it: by the address alone, whatever the box begins
     with."""
@@ -136,8 +151,9 @@ def swizzled(tensor_map: TensorMap, addresses: Array) -> Array:
 class _Box:
     """A tensor map's box, cut into pieces of `unit` bytes, in the order that they have in shared memory."""
 
-    def __init__(self, tensor_map: TensorMap, unit: int) -> None:
+    def __init__(self, tensor_map: TensorMap, unit: int, *, reads: bool) -> None:
         self.unit = unit
+        self._granule = 1 if reads else PIECE // tensor_map.item_bytes
         self._map = tensor_map
         extents = tensor_map.extents
         per_piece = unit // tensor_map.item_bytes
@@ -145,23 +161,22 @@ class _Box:
         index = np.indices(counts[::-1]).reshape(len(counts), -1)[::-1]  # dimension 0 is the quickest
         steps = np.array((per_piece, *tensor_map.element_strides[1:]), np.int64)
         self._elements = index * steps[:, None]  # from the corner, [rank, pieces]
-        self.offsets = np.arange(index.shape[1], dtype=np.uint64) * np.uint64(unit)
-        width = min(unit, 8)
-        nan = _NAN.get(tensor_map.element, 0).to_bytes(8, "little")[: tensor_map.item_bytes]
-        self.fill = int.from_bytes(nan * (width // len(nan)), "little") if tensor_map.fills_nan else 0
+        rows = np.arange(index.shape[1]) // counts[0]
+        self.offsets = (rows * tensor_map.row_bytes + index[0] * unit).astype(np.uint64)
+        self.fill = int.from_bytes(_NAN.to_bytes(2, "little") * 4, "little") if tensor_map.fills_nan else 0
 
     @staticmethod
-    def of(tensor_map: TensorMap, corners: Array, *, by_element: bool) -> _Box:
-        """In the largest pieces that lie wholly in or out of the tensor, wherever the corners are, or by element."""
-        item = tensor_map.item_bytes
-        is_even = tensor_map.shape[0] * item % PIECE == 0 and not (corners[:, 0] * item % PIECE).any()
-        return _cut(tensor_map, PIECE if is_even and not by_element else item)
+    def of(tensor_map: TensorMap, *, reads: bool, by_element: bool) -> _Box:
+        """In the largest pieces that lie wholly in or out of the tensor, or by element."""
+        is_even = not reads or tensor_map.shape[0] * tensor_map.item_bytes % PIECE == 0
+        return _cut(tensor_map, PIECE if is_even and not by_element else tensor_map.item_bytes, reads)
 
-    def elements(self, corners: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
+    def pieces(self, corners: Array) -> tuple[Array, Array, NDArray[np.bool_]]:
         """corners: int64 [N, rank]. For each piece of each box: which of the N, its address (u64), and if it is in the
-        tensor."""
+        tensor: for writes, with rows that are rounded up to multiples of 16 bytes, as an H200 does it."""
         places = corners[:, :, None] + self._elements
         shape = np.array(self._map.shape)[:, None]
+        shape[0] += -shape[0] % self._granule
         is_inside = ((places >= 0) & (places < shape)).all(axis=1).ravel()
         addresses = (places * np.array(self._map.all_strides)[:, None]).sum(axis=1).ravel() + self._map.address
         owners = np.repeat(np.arange(len(corners)), self._elements.shape[1])
@@ -169,29 +184,20 @@ class _Box:
 
 
 @lru_cache(maxsize=64)
-def _cut(tensor_map: TensorMap, unit: int) -> _Box:
-    return _Box(tensor_map, unit)
-
-
-def _conversion(tensor_map: TensorMap) -> Callable[[Array], Array] | None:
-    """What becomes of f32 elements on their way to shared memory."""
-    if tensor_map.element == "f32.ftz":
-        return _flushed
-    return _to_tf32 if tensor_map.rounds_to_tf32 else None
-
-
-def _flushed(values: Array) -> Array:
-    is_denormal = values & np.uint32(0x7F800000) == 0
-    return np.where(is_denormal, values & np.uint32(0x80000000), values)
+def _cut(tensor_map: TensorMap, unit: int, reads: bool) -> _Box:
+    return _Box(tensor_map, unit, reads=reads)
 
 
 def _to_tf32(values: Array) -> Array:
-    return values
+    """u32 bits of f32 to the nearest with 10 bits of mantissa, ties to even; a NaN becomes one and the same."""
+    rounded = values + np.uint32(0xFFF) + (values >> np.uint32(13) & np.uint32(1)) & np.uint32(0xFFFFE000)
+    is_nan = values & np.uint32(0x7FFFFFFF) > np.uint32(0x7F800000)
+    return np.where(is_nan, np.uint32(0x7FFFE000), rounded)
 
 
 @lru_cache(maxsize=64)
 def _combining(instruction: Instruction, name: str, element: str) -> Combine:
-    return reduction(instruction, (name, element.removesuffix(".ftz")), "global")[1]
+    return reduction(instruction, (name, element.removesuffix(".ftz")))[1]
 
 
 DECODERS = {"cp": _decode}

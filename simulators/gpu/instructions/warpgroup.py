@@ -155,11 +155,9 @@ def _product(a: Array, b: Array, c: Array, form: _Form) -> Array:
     _, left, right = form.types
     if left in _BYTES:
         return multiply_add_integers(integers(a, left), integers(b, right), c, form.saturates)
-    codes = [
-        one ^ one.dtype.type(1 << (ELEMENT_BITS[left] - 1)) if is_negated else one
-        for one, is_negated in zip((a, b), form.negated, strict=True)
-    ]
-    return multiply_add(*codes, c, form.types, FP8_WGMMA if left in _FP8 else WHOLE)
+    sign = a.dtype.type(1 << (ELEMENT_BITS[left] - 1))
+    a, b = (codes ^ sign if is_negated else codes for codes, is_negated in zip((a, b), form.negated, strict=True))
+    return multiply_add(a, b, c, form.types, FP8_WGMMA if left in _FP8 else WHOLE)
 
 
 def _decode_wgmma(instruction: Instruction, scope: Scope, pc: int) -> Operation:

@@ -20,12 +20,14 @@ WARPGROUP = 128  # threads: four warps, the first of which is a multiple of four
 
 
 def whole_warps(machine: Machine, instruction: Instruction, pc: int, threads: Threads) -> Threads:
-    """Those whose whole warp is here; the rest are parked. Errors: SimulatorError if some of its threads are no more."""
+    """Those whose whole warp is here; the rest are parked. Errors: SimulatorError if some of its threads have ended."""
     here = complete_warps(machine, instruction, pc, threads)
-    if not is_all(here) and len(here):
-        lanes = np.bincount(machine.batch.warp[here], minlength=1)[machine.batch.warp[here]]
+    if not is_all(here):
+        numbers = machine.batch.numbers(here)
+        warps = machine.batch.warp[numbers]
+        lanes = np.bincount(warps, minlength=1)[warps]
         if (lanes < WARP).any():
-            thread = int(here[lanes < WARP][0])
+            thread = int(numbers[lanes < WARP][0])
             raise machine.fault(instruction, thread, f"its warp has less than {WARP} threads that are alive")
     return here
 

@@ -58,7 +58,11 @@ def store(machine: Machine, way: Way, addresses: Array, values: Sequence[Array],
     machine.changes += 1
     for target in targets(machine, way, addresses, threads, "write", values):
         part = tuple(_part(value, target.which) for value in values)
-        target.buffer.scatter(target.offsets, part, way.width)
+        if machine.late_stores is not None and target.space == "global" and way.order in ("weak", "relaxed"):
+            slots = machine.batch.slot[_part(machine.batch.numbers(threads), target.which)]
+            machine.late_stores.hold(slots, target.buffer, target.offsets, part, way.width)
+        else:
+            target.buffer.scatter(target.offsets, part, way.width)
 
 
 def update(
@@ -121,6 +125,8 @@ def targets(
         raise machine.fault(way.instruction, thread, str(fault)) from None
     if machine.watchers or way.order != "weak":
         _tell(machine, way, threads, kind, values, found)
+    if machine.late_stores is not None:
+        _let_out(machine, way, threads, kind, found)
     if kind != "read":
         for target in found:
             if target.space == "param":
@@ -128,6 +134,15 @@ def targets(
             if target.written is not None:
                 _mark(target, way)
     return found
+
+
+def _let_out(machine: Machine, way: Way, threads: Threads, kind: Kind, found: Sequence[Target]) -> None:
+    """A block sees its own stores; a release lets them out, and so does what reads and writes at once."""
+    releases = kind != "read" and ((way.order in ("release", "acq_rel") and way.scope != "cta") or kind == "update")
+    if releases or (kind == "read" and any(target.space == "global" for target in found)):
+        assert machine.late_stores is not None
+        if machine.late_stores.let_out(machine.batch.slot[threads]):
+            machine.changes += 1
 
 
 def _mark(target: Target, way: Way) -> None:

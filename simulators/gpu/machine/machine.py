@@ -18,6 +18,7 @@ from simulators.gpu.batch import Batch, Threads
 from simulators.gpu.chip import Chip
 from simulators.gpu.errors import SimulatorError
 from simulators.gpu.launch import Launch
+from simulators.gpu.machine.late_stores import LateStores
 from simulators.gpu.machine.operation import Branch, IndexedBranch, Meeting, Straight
 from simulators.gpu.machine.program import Program
 from simulators.gpu.machine.schedule import LowestFirst, Schedule
@@ -28,7 +29,7 @@ from simulators.gpu.ptx.module import Instruction
 from simulators.gpu.watch import Access, Watcher
 
 R = TypeVar("R", bound=Rendezvous)
-BATCH_THREADS = 1 << 15  # that run together where nothing asks for more: their registers stay in the CPU's cache
+BATCH_THREADS = 1 << 14  # that run together where nothing asks for more: their registers stay in the CPU's cache
 PATIENCE = 1000  # rounds in which all who can run poll, and nothing changes, until they are said to wait for ever
 
 
@@ -45,6 +46,7 @@ class Machine:
         resident_blocks: int,
         num_launches: int = 0,
         schedule: Schedule | None = None,
+        late_stores: LateStores | None = None,
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.chip = chip
@@ -56,6 +58,7 @@ class Machine:
         self.ticks = 0  # instructions, whatever number of threads executed each
         self.thread_instructions = 0
         self.changes = 0  # of memory and of who waits: while there are none, who polls finds nothing new
+        self.late_stores = late_stores
         self._schedule = schedule or LowestFirst()
         self._resident_blocks = resident_blocks
         self.num_started = 0  # blocks that have begun
@@ -164,6 +167,8 @@ class Machine:
 
     def _run_batch(self) -> None:
         while True:
+            if self.late_stores is not None and self.late_stores.let_out_some():
+                self.changes += 1
             if self._ready:
                 pc, threads = self._schedule.choose(self, self._ready)
                 self._go(pc, threads)
@@ -173,6 +178,8 @@ class Machine:
                 break
             elif not self._admit_more():
                 raise Deadlock(describe_waits(self, self._polling, self._parked))
+        if self.late_stores is not None:
+            self.late_stores.let_out_all()
         for watcher in self.watchers:
             watcher.end(self)
 

@@ -13,6 +13,7 @@ from simulators.gpu.batch import REGISTER_DTYPES, Threads, is_all
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.machine.special import is_special, read_special
 from simulators.gpu.memory.spaces import RANK_SHIFT
+from simulators.gpu.numbers.arrays import B128
 from simulators.gpu.ptx.module import (
     Address,
     Immediate,
@@ -34,7 +35,7 @@ Array = NDArray[Any]
 Source = Callable[["Machine", Threads], Array]  # one value a thread, or a NumPy scalar for all of them
 Destination = Callable[["Machine", Threads, Array], None]  # takes the array over
 
-DTYPES = {1: np.dtype(np.bool_), 8: np.dtype(np.uint8)} | {
+DTYPES = {1: np.dtype(np.bool_), 8: np.dtype(np.uint8), 128: B128} | {
     bits: np.dtype(f"u{bits // 8}") for bits in (16, 32, 64)
 }
 
@@ -76,7 +77,7 @@ class Scope:
                 has = self.bits_of(operand)
                 if has == bits:
                     return lambda machine, threads: machine.registers[number][threads]
-                if has < bits or bits == 1:
+                if has < bits or bits == 1 or has == 128:  # 128 bits are taken whole
                     raise UnsupportedInstruction(instruction, f"{operand.name} has {has} bits; {bits} are needed")
                 return lambda machine, threads: machine.registers[number][threads].astype(dtype)
             case NotRegister():
@@ -110,6 +111,8 @@ class Scope:
 
         def put(machine: Machine, threads: Threads, value: Array) -> None:
             if value.dtype != dtype:
+                if dtype == B128:
+                    raise UnsupportedInstruction(instruction, f"{operand.name} has 128 bits; its results have fewer")
                 value = _extended(value, dtype, signed)
             if is_all(threads) and value.ndim == 1:
                 machine.registers[number] = value
@@ -165,6 +168,8 @@ def constant_of(instruction: Instruction, immediate: Immediate, bits: int) -> An
     value = immediate.value
     if bits == 1:
         return np.bool_(value != 0)
+    if bits == 128:
+        raise UnsupportedInstruction(instruction, "a constant of 128 bits is not")
     if immediate.float_bits and immediate.float_bits != bits:
         wide = {32: np.float32, 64: np.float64}
         if bits not in wide:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.gpu.chip import WARP
 from simulators.gpu.batch import Batch
+from simulators.gpu.chip import WARP
 
 if TYPE_CHECKING:
     from simulators.gpu.machine.machine import Machine
@@ -89,7 +89,9 @@ def read_special(machine: Machine, name: str) -> Array:
         ticks = machine.ticks
         if name in ("%clock64", "%globaltimer"):
             return np.full(machine.batch.num_threads, ticks, np.uint64)
-        return np.full(machine.batch.num_threads, (ticks >> 32 if name.endswith("hi") else ticks) & 0xFFFFFFFF, np.uint32)
+        return np.full(
+            machine.batch.num_threads, (ticks >> 32 if name.endswith("hi") else ticks) & 0xFFFFFFFF, np.uint32
+        )
     known = machine.batch.special
     if name not in known:
         value = _TABLE[name](machine, machine.batch)

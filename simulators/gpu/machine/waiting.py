@@ -31,9 +31,7 @@ class Rendezvous(Protocol):
         """Who waits for what, a line each."""
 
 
-def describe_waits(
-    machine: Machine, polling: Mapping[int, list[Threads]], parked: Mapping[int, list[Threads]]
-) -> str:
+def describe_waits(machine: Machine, polling: Mapping[int, list[Threads]], parked: Mapping[int, list[Threads]]) -> str:
     """All lines."""
     lines = []
     for pc, parts in sorted(polling.items()):
@@ -80,4 +78,4 @@ def _seen(machine: Machine, threads: NDArray[np.intp]) -> str:
     offset = int(access.offsets[0])
     found = access.buffer.view(access.size)[offset // access.size] if access.size <= 8 else None
     value = "" if found is None else f", which holds {int(found)}"
-    return f" {access.allocation} (byte {offset - access.start}{value})"
+    return f" {access.allocation!r} (byte {offset - access.start}{value})"

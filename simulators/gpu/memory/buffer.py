@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from simulators.gpu.numbers.arrays import B128
 
 Array = NDArray[np.generic]
 Bits = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.uint64]
 Indices = NDArray[np.intp]
 
-UNSIGNED = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+UNSIGNED: dict[int, np.dtype[Any]] = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: B128}
 LINE = 128  # every buffer begins and ends at a multiple of it, so that rows of any access divide it
 
 

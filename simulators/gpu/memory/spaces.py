@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.gpu.batch import Batch, Threads
 from simulators.gpu.memory.buffer import LINE, Buffer, Indices
 from simulators.gpu.memory.global_memory import GlobalMemory
-from simulators.gpu.batch import Batch, Threads
 
 SHARED_BASE = 1024
 RANK_SHIFT = 24
@@ -135,7 +135,9 @@ class Spaces:
             for target in self.unaligned_targets(space, within, size, numbers[which]):
                 place = which if target.which is None else which[target.which]
                 whole = place if len(place) < addresses.size else None
-                yield Target(whole, target.buffer, target.offsets, target.space, target.written, target.name, target.start)
+                yield Target(
+                    whole, target.buffer, target.offsets, target.space, target.written, target.name, target.start
+                )
 
     def _in_global(self, addresses: Addresses, size: int) -> Iterator[Target]:
         for which, allocation in self._global.split(addresses, size):
@@ -145,7 +147,9 @@ class Spaces:
                 raise MemoryFault(first, f"{size} bytes at {where}, are not within an allocation")
             some = addresses if which is None else addresses[which]
             offsets = (some - np.uint64(allocation.origin)).astype(np.intp)
-            yield Target(which, allocation.buffer, offsets, "global", allocation.written, allocation.name, allocation.start)
+            yield Target(
+                which, allocation.buffer, offsets, "global", allocation.written, allocation.name, allocation.start
+            )
 
     def _in_shared(self, addresses: Addresses, size: int, threads: Threads) -> Target:
         shared, batch = self.shared, self._batch

@@ -1,39 +1,27 @@
 """Tensor maps: 128 bytes that tell the copy engine how a tensor lies in global memory, and which box of it is copied.
 
-NVIDIA does not document their bits. The layout here is what `cuTensorMapEncodeTiled` of a driver (580, CUDA 13.0) wrote
-for 2,086 choices of its arguments on an H200, all of which it explains. The host code of CuTeDSL writes the same but for bits
-1 and 21, which mean nothing here; bits 19 and 20 are known from it alone. The chip reads the first 64 bytes:
+NVIDIA does not document their bits. `FIELDS` says where they are: it explains all that `cuTensorMapEncodeTiled` of a
+driver (580, CUDA 13.0) wrote for 2,086 choices of its arguments on an H200, and what `tensormap.replace` changed there.
+The host code of CuTeDSL writes the same, and sets bits 65 and 85, which mean nothing here; `swizzle_atomicity` is known
+from that code alone. The chip reads the first 64 bytes.
 
-| bits of 64-bit word 1 | | |
-|---|---|---|
-| 0 | im2col mode | |
-| 4-6 | rank - 1 | |
-| 7-10 | element type | as `tensormap.replace.elemtype` numbers them |
-| 11-12 | interleaving | 0 none, 1 16 bytes, 2 32 bytes |
-| 13-14 | swizzle | 0 none, 1 32 bytes, 2 64 bytes, 3 128 bytes |
-| 15 | out-of-bound elements are NaN | else 0 |
-| 16 | f32 is rounded to tf32 | |
-| 17-18 | L2 promotion | |
-| 19-20 | what a swizzle of 128 bytes moves | 0 16 bytes, 1 32 bytes, 2 32 bytes and halves of 16, 3 64 bytes |
-
-Word 0 is the address. 32-bit words 3 to 6 are the strides of dimensions 1 to 4 in units of 16 bytes, their bits 32-35
-in word 7, 4 bits each; 8 to 12 are the sizes - 1; word 13 holds the element strides - 1, 3 bits each, and in its last
-byte the box's size - 1 along dimension 0; word 14 those of dimensions 1 to 4, a byte each.
-Source: CUDA Driver API, "Tensor Map Object Management", for what the fields mean.
+Source: CUDA Driver API, "Tensor Map Object Management", for what the fields mean; PTX ISA, "tensormap.replace", for their
+names and numbers.
 """
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 SIZE = 128  # bytes of a map
 READ = 64  # bytes of it that say anything
 ALIGNMENT = 64
 MAX_RANK = 5
 STRIDE_UNIT = 16  # bytes
-# By number: name and bytes. "f32.ftz" flushes denormals.
+SWIZZLES = (0, 32, 64, 128)  # spans in bytes, by number
+# By number: name and bytes.
 ELEMENTS = (
     ("u8", 1),
     ("u16", 2),
@@ -48,8 +36,28 @@ ELEMENTS = (
     ("bf16", 2),
 )
 _NUMBERS = {name: number for number, (name, _) in enumerate(ELEMENTS)}
-_WORDS = struct.Struct("<Q14I")
-_MASK32 = 0xFFFFFFFF
+_TF32 = {11: "f32", 12: "f32.ftz"}  # numbers of element types of which the map keeps the one named, and a flag
+
+# By name: the first bit, the number of bits, what is subtracted from the value, and the distance in bits between those
+# of one dimension and the next.
+FIELDS = {
+    "global_address": (0, 64, 0, 0),
+    "im2col": (64, 1, 0, 0),
+    "rank": (68, 3, 0, 0),  # less one, as tensormap.replace is given it
+    "elemtype": (71, 4, 0, 0),
+    "interleave_layout": (75, 2, 0, 0),
+    "swizzle_mode": (77, 2, 0, 0),
+    "fill_mode": (79, 1, 0, 0),
+    "rounds_to_tf32": (80, 1, 0, 0),
+    "l2_promotion": (81, 2, 0, 0),
+    "swizzle_atomicity": (83, 2, 0, 0),
+    "global_stride": (96, 32, 0, 32),  # of dimensions 1 and up, in units of 16 bytes: the low bits
+    "global_stride_high": (224, 4, 0, 4),
+    "global_dim": (256, 32, 1, 32),
+    "element_stride": (416, 3, 1, 3),
+    "box_dim_0": (440, 8, 1, 0),
+    "box_dim": (448, 8, 1, 8),  # of dimensions 1 and up
+}
 
 
 class TensorMapError(ValueError):
@@ -94,62 +102,101 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """Of shared memory, those that are out of bounds included."""
-        size = self.item_bytes
-        for extent in self.extents:
-            size *= extent
-        return size
+        """That a copy moves, those that are out of bounds included."""
+        return self.item_bytes * prod(self.extents)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of shared memory from one row of the box, along dimension 0, to the next: where there is a swizzle, a row
+        takes all of its span."""
+        return self.swizzle or self.item_bytes * self.box[0]
 
 
 def encode(tensor_map: TensorMap) -> bytes:
     """The 128 bytes. Errors: TensorMapError for what no map can say."""
     one = tensor_map
     _check(one)
-    flags = (
-        (one.rank - 1) << 4
-        | _NUMBERS[one.element] << 7
-        | (one.interleave // 16) << 11
-        | (0, 32, 64, 128).index(one.swizzle) << 13
-        | one.fills_nan << 15
-        | one.rounds_to_tf32 << 16
-        | one.l2_promotion << 17
-        | (one.swizzle_atom == 32) << 19
-    )
-    units = [stride // STRIDE_UNIT for stride in one.strides] + [0] * (5 - one.rank)
-    high = sum((unit >> 32) << 4 * i for i, unit in enumerate(units))
-    sizes = [size - 1 for size in one.shape] + [0] * (5 - one.rank)
-    steps = sum((step - 1) << 3 * i for i, step in enumerate(one.element_strides)) | (one.box[0] - 1) << 24
-    boxes = sum((size - 1) << 8 * i for i, size in enumerate(one.box[1:]))
-    words = _WORDS.pack(one.address, flags, *[unit & _MASK32 for unit in units], high, *sizes, steps, boxes, 0)
-    return words.ljust(SIZE, b"\0")
+    data = bytes(SIZE)
+    values = {
+        "global_address": one.address,
+        "rank": one.rank - 1,
+        "elemtype": _NUMBERS[one.element],
+        "interleave_layout": one.interleave // 16,
+        "swizzle_mode": SWIZZLES.index(one.swizzle),
+        "fill_mode": one.fills_nan,
+        "rounds_to_tf32": one.rounds_to_tf32,
+        "l2_promotion": one.l2_promotion,
+        "swizzle_atomicity": one.swizzle_atom // 32,
+    }
+    for name, value in values.items():
+        data = _with_field(data, name, 0, value)
+    lists = {
+        "global_stride": one.strides,
+        "global_dim": one.shape,
+        "element_stride": one.element_strides,
+        "box_dim": one.box,
+    }
+    for name, numbers in lists.items():
+        for dimension, number in enumerate(numbers):
+            data = replaced(data, name, dimension, number)
+    return data
+
+
+def replaced(data: bytes, name: str, dimension: int, value: int) -> bytes:
+    """With another value in a field, as `tensormap.replace` is given name, dimension (0 where there is none) and value.
+    Errors: TensorMapError."""
+    if name == "global_stride":
+        if value % STRIDE_UNIT:
+            raise TensorMapError(f"a stride of {value} bytes is not a multiple of {STRIDE_UNIT}")
+        data = _with_field(data, "global_stride_high", dimension, value // STRIDE_UNIT >> 32)
+        value = value // STRIDE_UNIT & 0xFFFFFFFF
+    elif name == "box_dim":
+        name, dimension = ("box_dim", dimension - 1) if dimension else ("box_dim_0", 0)
+    elif name == "elemtype":
+        data = _with_field(data, "rounds_to_tf32", 0, value in _TF32)
+        value = _NUMBERS[_TF32[value]] if value in _TF32 else value
+    return _with_field(data, name, dimension, value)
+
+
+def _with_field(data: bytes, name: str, dimension: int, value: int) -> bytes:
+    first, bits, bias, distance = FIELDS[name]
+    first += distance * dimension
+    if not 0 <= value - bias < 1 << bits:
+        raise TensorMapError(f"{name} cannot be {value}")
+    whole = int.from_bytes(data, "little") & ~(((1 << bits) - 1) << first) | (value - bias) << first
+    return whole.to_bytes(len(data), "little")
 
 
 @lru_cache(maxsize=256)
 def decode(data: bytes) -> TensorMap:
     """data: at least the first 64 bytes. Errors: TensorMapError."""
-    address, flags, *words = _WORDS.unpack_from(data)
-    units, high, sizes, steps, boxes = words[:4], words[4], words[5:10], words[10], words[11]
-    if flags & 1:
+    whole = int.from_bytes(data[:READ], "little")
+
+    def field(name: str, dimension: int = 0) -> int:
+        first, bits, bias, distance = FIELDS[name]
+        return (whole >> first + distance * dimension & (1 << bits) - 1) + bias
+
+    if field("im2col"):
         raise TensorMapError("it is in im2col mode, which is not simulated")
-    rank = (flags >> 4 & 7) + 1
-    number = flags >> 7 & 15
+    rank, number = field("rank") + 1, field("elemtype")
     if rank > MAX_RANK:
         raise TensorMapError(f"it has {rank} dimensions")
     if number >= len(ELEMENTS):
         raise TensorMapError(f"its elements are of type {number}, which is not simulated")
+    units = [field("global_stride", i) | field("global_stride_high", i) << 32 for i in range(rank - 1)]
     tensor_map = TensorMap(
-        address,
+        field("global_address"),
         ELEMENTS[number][0],
-        tuple(size + 1 for size in sizes[:rank]),
-        tuple((unit | (high >> 4 * i & 15) << 32) * STRIDE_UNIT for i, unit in enumerate(units[: rank - 1])),
-        ((steps >> 24) + 1, *((boxes >> 8 * i & 255) + 1 for i in range(rank - 1))),
-        tuple((steps >> 3 * i & 7) + 1 for i in range(rank)),
-        (0, 32, 64, 128)[flags >> 13 & 3],
-        bool(flags >> 15 & 1),
-        bool(flags >> 16 & 1),
-        16 * (flags >> 11 & 3),
-        16 << (flags >> 19 & 3),
-        flags >> 17 & 3,
+        tuple(field("global_dim", i) for i in range(rank)),
+        tuple(unit * STRIDE_UNIT for unit in units),
+        (field("box_dim_0"), *(field("box_dim", i) for i in range(rank - 1))),
+        tuple(field("element_stride", i) for i in range(rank)),
+        SWIZZLES[field("swizzle_mode")],
+        bool(field("fill_mode")),
+        bool(field("rounds_to_tf32")),
+        16 * field("interleave_layout"),
+        16 << field("swizzle_atomicity"),
+        field("l2_promotion"),
     )
     _check(tensor_map)
     return tensor_map
@@ -166,7 +213,7 @@ def _check(one: TensorMap) -> None:
         (any(s % STRIDE_UNIT or not 0 <= s < 1 << 40 for s in one.strides), f"strides of {one.strides} bytes"),
         (any(not 1 <= size <= 256 for size in one.box), f"box {one.box}"),
         (any(not 1 <= step <= 8 for step in one.element_strides), f"element strides {one.element_strides}"),
-        (one.swizzle not in (0, 32, 64, 128), f"a swizzle of {one.swizzle} bytes"),
+        (one.swizzle not in SWIZZLES, f"a swizzle of {one.swizzle} bytes"),
         (
             one.swizzle_atom not in ((16, 32) if one.swizzle == 128 else (16,)),
             f"a swizzle of {one.swizzle} bytes of number {one.swizzle_atom // 32} among those, which is not simulated",

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+# 128 bits are no number: halves that move together. One element a thread, as everywhere.
+B128 = np.dtype([("low", np.uint64), ("high", np.uint64)])
 UNSIGNED: dict[int, type] = {1: np.bool_, 8: np.uint16, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 SIGNED: dict[int, type] = {8: np.int16, 16: np.int16, 32: np.int32, 64: np.int64}
 FLOAT: dict[int, type] = {32: np.float32, 64: np.float64}

@@ -2,8 +2,8 @@
 
 One step adds K products and the accumulator at once. Products are exact. All terms are cut (to zero) to a whole number
 of units of 2^(E - fraction), where E is the largest exponent among them: of a product, the sum of its factors'
-exponents, of which a denormal has that of the least normal number; a term that is zero has none. The sum of what is left
-is exact, and is rounded once. All recorded answers of every format come out bit for bit:
+exponents, of which a denormal has that of the least normal number; a term that is zero has none. The sum of what is
+left is exact, and is rounded once. All recorded answers of every format come out bit for bit:
 - f16, bf16 and tf32: the fraction has 25 bits, and one step takes all K of the instruction. Sums are cut to f32.
 - e4m3 and e5m2, `wgmma`: 13 bits, all 32 at once, and the sum is cut to 13 bits of mantissa.
 - e4m3 and e5m2, `mma.sync`: Hopper has no such unit. Factors become f16; a first step takes each thread's lower two of
@@ -11,6 +11,7 @@ is exact, and is rounded once. All recorded answers of every format come out bit
 Sums into f16 are rounded to nearest. Nothing is recorded of f32 sums that overflow (here: infinity) or are denormal.
 What others found: Fasi et al. 2021, "Numerical behavior of NVIDIA tensor cores"; Khattak and Mikaitis 2025, "Accurate
 models of NVIDIA tensor cores".
+A step of K products of normal numbers, with 25 bits and f32 sums, is within (K + 5) / 4 x 2^-23 x (sum|a b| + |c|).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ FP8_WGMMA = Step(13, 13)
 def multiply_add(a: Array, b: Array, c: Array, types: tuple[str, str, str], step: Step) -> Array:
     """A B + C in one step. a: codes [W, M, K]; b: codes [W, K, N]; c and the result: bits [W, M, N] of the accumulator.
     types: of the accumulator (f32, f16), of a, of b."""
-    kind, *factors = types
+    kind = types[0]
     warps, _, columns = c.shape
     # NumPy is quick along the last axis: that becomes the tiles, if there are more of them than columns.
     by_tile = warps > columns
@@ -59,10 +60,11 @@ def multiply_add(a: Array, b: Array, c: Array, types: tuple[str, str, str], step
     result = np.empty(addend.shape, c.dtype)
     size = max(CHUNK * warps // max(c.size, 1), 1)
     for start in range(0, warps, size):
-        part = (..., slice(start, start + size)) if by_tile else slice(start, start + size)
-        of_k = part if by_tile else (slice(None), part)
-        terms = [_Terms.of(codes, name) for codes, name in zip((left[of_k], right[of_k]), factors, strict=True)]
-        total = _sum(*terms, _Terms.of(addend[part], kind), step.fraction)
+        tiles = slice(start, start + size)
+        part = (..., tiles) if by_tile else (tiles, ...)
+        of_k = part if by_tile else (slice(None), tiles)
+        terms = _Terms.of(left[of_k], types[1]), _Terms.of(right[of_k], types[2]), _Terms.of(addend[part], kind)
+        total = _sum(*terms, step.fraction)
         result[part] = _cut(total, step.mantissa) if kind == "f32" else _nearest_f16(total)
     return np.ascontiguousarray(result.transpose(2, 0, 1)) if by_tile else result
 
@@ -93,10 +95,9 @@ def multiply_add_float64(a: Array, b: Array, c: Array) -> Array:
     total = c
     for k in range(a.shape[-1]):
         one, other = np.broadcast_arrays(a[:, :, k, None], b[:, k, None, :])
-        factors = [np.ascontiguousarray(bits) for bits in (one, other)]
-        values = [bits.view(np.float64) for bits in (*factors, total)]
-        operands = (*factors, total)
-        total = passed_on(np.array(fma_float64(*values, "rn")), [operands[i] for i in FMA_RANK])
+        operands = np.ascontiguousarray(one), np.ascontiguousarray(other), np.ascontiguousarray(total)
+        x, y, z = (bits.view(np.float64) for bits in operands)
+        total = passed_on(np.array(fma_float64(x, y, z, "rn")), [operands[i] for i in FMA_RANK])
     return total
 
 

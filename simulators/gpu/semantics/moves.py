@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from simulators.gpu.numbers.arrays import UNSIGNED, as_float, as_signed, select
+from simulators.gpu.numbers.arrays import B128, UNSIGNED, as_float, as_signed, select
+from simulators.gpu.numbers.rounding import LEAST_NORMAL
 from simulators.gpu.ptx.module import Instruction, Vector
 from simulators.gpu.semantics.elementwise import Elementwise
 from simulators.gpu.semantics.modifiers import Modifiers, bits_of
@@ -45,10 +46,20 @@ def unpack(width: int, count: int) -> Callable[[Any], tuple[Any, ...]]:
     return unpacked
 
 
+def pack_halves(low: Any, high: Any) -> Any:
+    result = np.empty(np.broadcast_shapes(np.shape(low), np.shape(high)), B128)
+    result["low"], result["high"] = low, high
+    return result
+
+
+def unpack_halves(bits: Any) -> tuple[Any, Any]:
+    return np.array(bits["low"]), np.array(bits["high"])
+
+
 def mov(instruction: Instruction) -> Elementwise:
-    """Copies; `mov.b64 %rd, {lo, hi}` packs, `mov.b64 {lo, hi}, %rd` takes apart."""
+    """Copies; `mov.b64 %rd, {lo, hi}` packs, `mov.b64 {lo, hi}, %rd` takes apart. b128 has two halves alone."""
     modifiers = Modifiers(instruction)
-    width = bits_of(modifiers.type((*WORDS, "pred")))
+    width = bits_of(modifiers.type((*WORDS, "pred", "b128")))
     modifiers.end()
     result, source = instruction.operands
     if not isinstance(result, Vector) and not isinstance(source, Vector):
@@ -56,12 +67,13 @@ def mov(instruction: Instruction) -> Elementwise:
     vector = source if isinstance(source, Vector) else result
     assert isinstance(vector, Vector)
     count = len(vector.elements)
-    if width // count not in (8, 16, 32) or (isinstance(source, Vector) and isinstance(result, Vector)):
+    is_known = count == 2 if width == 128 else width // count in (8, 16, 32)
+    if not is_known or (isinstance(source, Vector) and isinstance(result, Vector)):
         raise modifiers.refuse(f"{count} parts")
     parts = (width // count,) * count
     if isinstance(source, Vector):
-        return Elementwise((width,), parts, pack(width, count))
-    return Elementwise(parts, (width,), unpack(width, count))
+        return Elementwise((width,), parts, pack_halves if width == 128 else pack(width, count))
+    return Elementwise(parts, (width,), unpack_halves if width == 128 else unpack(width, count))
 
 
 def selp(instruction: Instruction) -> Elementwise:
@@ -75,16 +87,15 @@ def selp(instruction: Instruction) -> Elementwise:
 def slct(instruction: Instruction) -> Elementwise:
     """slct d, a, b, c: c >= 0 ? a : b. A NaN selects b; -0 selects a."""
     modifiers = Modifiers(instruction)
-    view = as_float if modifiers.type(("s32", "f32")) == "f32" else as_signed
-    modifiers.has("ftz")  # a flushed denormal is zero: a negative one selects a
-    flushes = "ftz" in instruction.modifiers
+    is_float = modifiers.type(("s32", "f32")) == "f32"
+    flushes = is_float and modifiers.has("ftz")  # a negative denormal is zero then, and selects a
     width = bits_of(modifiers.type(WORDS))
     modifiers.end()
-    least = -(2.0**-126) if flushes else 0.0
+    view = as_float if is_float else as_signed
 
     def selected(a: Any, b: Any, c: Any) -> Any:
         value = view(c)
-        return select(value > np.float32(least) if flushes else value >= 0, a, b)
+        return select(value > -LEAST_NORMAL if flushes else value >= 0, a, b)
 
     return Elementwise((width,), (width, width, 32), selected)
 

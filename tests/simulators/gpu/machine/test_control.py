@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.gpu.errors import SimulatorError
-from simulators.gpu.gpu import Gpu
 from simulators.gpu.chip import H200
-from simulators.gpu.machine.schedule import Adversarial
+from simulators.gpu.gpu import Gpu
+from simulators.gpu.limits import LaunchError
 from simulators.gpu.machine.waiting import Deadlock
 from tests.simulators.gpu.launching import kernel, run
 
@@ -57,7 +56,7 @@ def test_divergent_loops(grid: int, block: int, seed: int | None) -> None:
     if seed is not None and grid * block > 1000:
         pytest.skip("slow in random order")
     out = np.zeros(grid * block, np.uint32)
-    gpu = Gpu(H200, schedule=None if seed is None else lambda: Adversarial(seed))
+    gpu = Gpu(H200, seed=seed)
     run(kernel(COLLATZ, 1), [out], grid=grid, block=block, gpu=gpu)
     assert out.tolist() == [collatz(i + 1) for i in range(grid * block)]
 
@@ -85,7 +84,7 @@ st.global.u32 [%rd11], %r5;
 def test_blocks_share_memory(block: int, seed: int | None) -> None:
     values = np.arange(7 * block, dtype=np.uint32)
     expected = values.reshape(7, block)[:, ::-1].ravel().copy()
-    gpu = Gpu(H200, schedule=None if seed is None else lambda: Adversarial(seed))
+    gpu = Gpu(H200, seed=seed)
     run(kernel(REVERSE, 1, ".shared .align 4 .b8 tile[1024];"), [values], grid=7, block=block, gpu=gpu)
     assert values.tolist() == expected.tolist()
 
@@ -93,9 +92,7 @@ def test_blocks_share_memory(block: int, seed: int | None) -> None:
 BUTTERFLY = (
     INDEX
     + "ld.global.u32 %r5, [%rd11];"
-    + "".join(
-        f"shfl.sync.bfly.b32 %r6, %r5, {step}, 31, -1; add.s32 %r5, %r5, %r6;\n" for step in (16, 8, 4, 2, 1)
-    )
+    + "".join(f"shfl.sync.bfly.b32 %r6, %r5, {step}, 31, -1; add.s32 %r5, %r5, %r6;\n" for step in (16, 8, 4, 2, 1))
     + "st.global.u32 [%rd11], %r5;"
 )
 
@@ -104,7 +101,7 @@ BUTTERFLY = (
 def test_butterflies(seed: int | None) -> None:
     values = np.arange(5 * 96, dtype=np.uint32)
     expected = values.reshape(-1, 32).sum(1, dtype=np.uint32).repeat(32)
-    gpu = Gpu(H200, schedule=None if seed is None else lambda: Adversarial(seed))
+    gpu = Gpu(H200, seed=seed)
     run(kernel(BUTTERFLY, 1), [values], grid=5, block=96, gpu=gpu)
     assert values.tolist() == expected.tolist()
 
@@ -145,19 +142,20 @@ def test_grid_barrier(grid: int, seed: int | None) -> None:
     if seed is not None and grid > 200:
         pytest.skip("slow in random order")
     written, counter, out = (np.zeros(size, np.uint32) for size in (grid, 1, grid * 32))
-    gpu = Gpu(H200, schedule=None if seed is None else lambda: Adversarial(seed))
+    gpu = Gpu(H200, seed=seed)
     run(kernel(GRID_BARRIER, 3), [written, counter, out], grid=grid, gpu=gpu)
     assert out.reshape(grid, 32).tolist() == (100 + np.arange(grid)[::-1, None].repeat(32, 1)).tolist()
 
 
 def test_a_grid_barrier_of_more_blocks_than_fit_is_a_deadlock() -> None:
-    grid = 132 * 32 + 1
+    grid = 132 + 1  # of blocks that take a whole multiprocessor's shared memory
     written, counter, out = (np.zeros(size, np.uint32) for size in (grid, 1, grid * 32))
     with pytest.raises(Deadlock) as error:
-        run(kernel(GRID_BARRIER, 3), [written, counter, out], grid=grid)
-    assert "poll array 1" in str(error.value) and "1 blocks have not begun" in str(error.value)
-    with pytest.raises(SimulatorError, match="holds 4224 at once"):
-        run(kernel(GRID_BARRIER, 3), [written, counter, out], grid=grid, is_cooperative=True)
+        run(kernel(GRID_BARRIER, 3), [written, counter, out], grid=grid, shared_bytes=200_000)
+    assert "poll 'array 1' (byte 0, which holds 132)" in str(error.value)
+    assert "1 blocks have not begun" in str(error.value)
+    with pytest.raises(LaunchError, match="holds 132 at once"):
+        run(kernel(GRID_BARRIER, 3), [written, counter, out], grid=grid, shared_bytes=200_000, is_cooperative=True)
 
 
 def test_a_barrier_that_some_threads_pass_by_is_a_deadlock() -> None:

@@ -22,8 +22,8 @@ class Distance:
     count: int
 
 
-def distance(probe: Probe, chip: NDArray, simulator: NDArray, magnitude: NDArray | None = None) -> Distance:
-    """chip, simulator: bits of one output. magnitude: what relative bounds refer to; None: the answer itself.
+def distance(probe: Probe, chip: NDArray, simulator: NDArray) -> Distance:
+    """chip, simulator: bits of one output.
 
     Both sides may be off by the bound, so the tolerance is twice that, and never less than one denormal unit. Where the
     chip's answer is not finite the bits must agree. Operands beyond `within` are not judged.
@@ -35,9 +35,8 @@ def distance(probe: Probe, chip: NDArray, simulator: NDArray, magnitude: NDArray
     differing = a != b
     with np.errstate(all="ignore"):
         x, y = form.decode(a), form.decode(b)
-        scale = np.abs(x) if magnitude is None else form.decode(_elements(magnitude, form.bits))
         least = 2.0 ** (1 - form.bias - form.mantissa)
-        tolerance = 2 * np.maximum(np.maximum(accuracy.relative * scale, accuracy.absolute), least)
+        tolerance = 2 * np.maximum(np.maximum(accuracy.relative * np.abs(x), accuracy.absolute), least)
         off = np.where(differing, np.abs(x - y) / tolerance, 0.0)
         exponent = np.maximum(np.frexp(x)[1] - 1, 1 - form.bias)
         ulps = np.where(differing, np.abs(x - y) / 2.0 ** (exponent.astype(np.float64) - form.mantissa), 0.0)
@@ -53,9 +52,7 @@ def distance(probe: Probe, chip: NDArray, simulator: NDArray, magnitude: NDArray
 
 
 def result_format(probe: Probe) -> str:
-    """Of an approximate probe: the type its name ends with, or the accumulator of a matrix product."""
-    if "mma" in probe.name:
-        return next(part for part in probe.name.split(".") if part in FORMATS)  # types come in the order d, a, b, c
+    """Of an approximate probe: the type its name ends with."""
     return probe.name.rsplit(".", 1)[1].removesuffix("x2")
 
 

@@ -17,7 +17,6 @@ from simulators.gpu.ptx.parser import parse
 from simulators.gpu.semantics.table import elementwise_of
 from tests.simulators.gpu.vectors.inputs import dtype_of, inputs_of, memory_of
 from tests.simulators.gpu.vectors.probe import OUTPUT_BITS, Probe, body_text, module_text
-from tests.simulators.gpu.vectors.tiles import TILE_KINDS
 
 REGISTER_DTYPES = {"pred": np.dtype(np.bool_), "b8": np.dtype(np.uint16)} | {
     f"b{bits}": dtype_of(bits) for bits in (16, 32, 64)
@@ -104,13 +103,3 @@ def _aligned(array: NDArray) -> NDArray:
     copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
-
-
-def magnitudes(probe: Probe) -> list[NDArray]:
-    """What a matrix probe's outputs would be were all operands positive: the sums of |a b|, and |c|, as bits."""
-    inputs = []
-    for kind, array in zip(probe.inputs, inputs_of(probe.inputs, probe.count), strict=True):
-        tile = TILE_KINDS[kind]
-        signs = sum(1 << (tile.element_bits * (i + 1) - 1) for i in range(tile.packed))
-        inputs.append(array & np.uint32(~signs & 0xFFFFFFFF))
-    return launched_answers(probe, inputs)

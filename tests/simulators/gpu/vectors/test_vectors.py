@@ -15,7 +15,7 @@ from tests.simulators.gpu.vectors.accuracy import Distance, distance
 from tests.simulators.gpu.vectors.inputs import inputs_of
 from tests.simulators.gpu.vectors.probe import Probe
 from tests.simulators.gpu.vectors.probes import FAMILIES, PROBES
-from tests.simulators.gpu.vectors.simulated import elementwise_answers, launched_answers, magnitudes
+from tests.simulators.gpu.vectors.simulated import elementwise_answers, launched_answers
 from tests.simulators.gpu.vectors.store import Recording, kept, load
 
 H200_ANSWERS = Path(__file__).parent / "h200.npz"
@@ -88,9 +88,8 @@ def _complaint(probe: Probe, chip: Sequence[NDArray], simulator: Sequence[NDArra
 
 
 def distances(probe: Probe, chip: Sequence[NDArray], simulator: Sequence[NDArray]) -> list[Distance]:
-    """Of each output of an approximate probe. Bounds of matrix products refer to the sums of magnitudes."""
-    scales = magnitudes(probe) if "mma" in probe.name else [None] * len(chip)
-    return [distance(probe, *arrays) for arrays in zip(chip, simulator, scales, strict=True)]
+    """Of each output of an approximate probe."""
+    return [distance(probe, *arrays) for arrays in zip(chip, simulator, strict=True)]
 
 
 def _first(probe: Probe, number: int, chip: NDArray, simulator: NDArray, differing: NDArray) -> str:

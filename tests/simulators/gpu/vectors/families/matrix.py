@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.simulators.gpu.vectors.probe import Accuracy, Probe
+from tests.simulators.gpu.vectors.probe import Probe
 
 WARPS = 32  # four of each regime of tiles.py
 
@@ -14,15 +14,14 @@ def _registers(letter: str, first: int, count: int) -> str:
 def _mma(
     shape: str, types: str, kinds: tuple[str, str, str], counts: tuple[int, int, int, int], more: str = ""
 ) -> Probe:
-    """counts: registers of d, a, b, c. PTX leaves the order and width of the sum open."""
+    """counts: registers of d, a, b, c. PTX leaves the order and width of the sum open; the chip's are reproduced."""
     d, a, b, c = counts
     operands = ", ".join(
         (_registers("d", 0, d), _registers("a", 0, a), _registers("a", a, b), _registers("a", a + b, c))
     )
     name = f"mma.sync.aligned.{shape}.row.col{more}.{types}"
     inputs = (kinds[0],) * a + (kinds[1],) * b + (kinds[2],) * c
-    accuracy = None if types.startswith("s32") else Accuracy(2.0**-10 if types.startswith("f16") else 2.0**-22)
-    return Probe(name, f"{name} {operands};", inputs, ("b32",) * d, (), accuracy, WARPS * 32, 32, is_elementwise=False)
+    return Probe(name, f"{name} {operands};", inputs, ("b32",) * d, count=WARPS * 32, block=32, is_elementwise=False)
 
 
 def _tiles(form: str, accumulator: str) -> tuple[str, str, str]:
@@ -110,7 +109,7 @@ def _wgmmas() -> list[Probe]:
         body = WGMMA.format(name=name, descriptor=descriptor, more=more)
         inputs = (f"tile_{form}_a_wide",) * 4 + (f"tile_{form}_b_wide",) + ("tile_f32_c_wide",) * 4
         probes.append(
-            Probe(name, body, inputs, ("b32",) * 4, (), Accuracy(2.0**-22), 16 * 128, 128, 4096, is_elementwise=False)
+            Probe(name, body, inputs, ("b32",) * 4, count=16 * 128, block=128, shared=4096, is_elementwise=False)
         )
     return probes
 
