@@ -7,6 +7,7 @@ is `ALL` or an ascending array of their numbers; `ALL` costs nothing, because re
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,16 +34,18 @@ def is_all(threads: Threads) -> bool:
 class Batch:
     """Blocks that are resident together, each in a slot of its own."""
 
-    def __init__(self, launch: Launch, blocks: Sequence[int], register_types: Sequence[str]) -> None:
+    def __init__(self, launch: Launch, blocks: NDArray[np.int64], register_types: Sequence[str]) -> None:
         """blocks: their numbers in the grid, x fastest."""
         self.launch = launch
-        self.blocks = np.asarray(blocks, np.int64)
+        self.blocks = blocks
         self.slots = len(blocks)
         self.block_threads = launch.block_threads
         self.slot_threads = -(-self.block_threads // WARP) * WARP  # padded
         self.warps_per_slot = self.slot_threads // WARP
         self.num_threads = self.slots * self.slot_threads
-        self.registers: list[Array] = [np.zeros(self.num_threads, REGISTER_DTYPES[name]) for name in register_types]
+        nothing = {name: _read_only_zeros(self.num_threads, REGISTER_DTYPES[name]) for name in set(register_types)}
+        # One array for all registers of a type that nobody has written to yet.
+        self.registers: list[Array] = [nothing[name] for name in register_types]
         self.pc = np.zeros(self.num_threads, np.int32)  # of threads that wait for others
         self._name_threads()
         self.alive = self.in_block < self.block_threads
@@ -56,10 +59,10 @@ class Batch:
         self.lane = (thread % WARP).astype(np.uint32)
         self.special: dict[str, Array] = {}  # special registers that were asked for
 
-    def extend(self, blocks: Sequence[int]) -> None:
+    def extend(self, blocks: NDArray[np.int64]) -> None:
         """More blocks, in slots after the others. `ALL` then means all of them."""
         first = self.num_threads
-        self.blocks = np.concatenate([self.blocks, np.asarray(blocks, np.int64)])
+        self.blocks = np.concatenate([self.blocks, blocks])
         self.slots = len(self.blocks)
         self.num_threads = self.slots * self.slot_threads
         added = self.num_threads - first
@@ -75,6 +78,10 @@ class Batch:
     def numbers(self, threads: Threads) -> NDArray[np.intp]:
         """The set as an array."""
         return np.arange(self.num_threads) if isinstance(threads, slice) else threads
+
+    def first(self, threads: Threads) -> NDArray[np.intp]:
+        """One of them alone."""
+        return np.zeros(1, np.intp) if isinstance(threads, slice) else threads[:1]
 
     def count(self, threads: Threads) -> int:
         return self.num_threads if isinstance(threads, slice) else len(threads)
@@ -121,6 +128,12 @@ class Batch:
     def describe(self, thread: int) -> str:
         """Who a thread is, in words."""
         return f"block {self.block_index(int(self.slot[thread]))} thread {self.thread_index(thread)}"
+
+
+def _read_only_zeros(count: int, dtype: np.dtype[Any]) -> Array:
+    zeros = np.zeros(count, dtype)
+    zeros.flags.writeable = False
+    return zeros
 
 
 def pack_lanes(flags: NDArray[np.bool_]) -> NDArray[np.uint32]:

@@ -34,18 +34,12 @@ WatcherFactory = Callable[[], Watcher]
 class Gpu:
     """One chip and its global memory. Launches run one after another."""
 
-    def __init__(
-        self,
-        chip: Chip,
-        *,
-        seed: int | None = None,
-        watchers: Sequence[WatcherFactory] = (),
-    ) -> None:
+    def __init__(self, chip: Chip, *, seed: int | None = None, watchers: Sequence[WatcherFactory] = ()) -> None:
         """seed: of a hostile schedule, which runs threads in random order and makes stores visible late; None: the
-        quick, orderly one. watchers: each is made anew for each launch."""
+        quick, orderly one. It may be set between launches. watchers: each is made anew for each launch."""
         self.chip = chip
         self.memory = GlobalMemory()
-        self._seed = seed
+        self.seed = seed
         self._watchers = tuple(watchers)
         self._programs: dict[tuple[int, str], tuple[Module, Program]] = {}
         self._variables: dict[int, dict[str, int]] = {}  # addresses of a module's own variables
@@ -53,19 +47,22 @@ class Gpu:
         self._launches = 0
 
     def launch(self, module: Module, launch: Launch) -> Report:
-        """Run a kernel to its end. Errors: LaunchError for what the chip refuses; SimulatorError for what goes wrong."""
+        """Run a kernel to its end.
+
+        Errors: LaunchError for what the chip refuses; SimulatorError for what goes wrong.
+        """
         program = self._program(module, launch.kernel)
-        check_launch(self.chip, program, launch)
+        check_launch(self.chip, program.kernel, launch, program.static_shared_bytes)
         watchers = tuple(make() for make in self._watchers)
         machine = Machine(
             self.chip,
             self.memory,
             program,
             launch,
-            resident_blocks=resident_blocks(self.chip, program, launch),
+            resident_blocks=resident_blocks(self.chip, program.kernel, launch, program.static_shared_bytes),
             num_launches=self._launches,
-            schedule=None if self._seed is None else Adversarial(self._seed + self._launches),
-            late_stores=None if self._seed is None else LateStores(self._seed + self._launches),
+            schedule=None if self.seed is None else Adversarial(self.seed),
+            late_stores=None if self.seed is None else LateStores(self.seed),
             watchers=watchers,
         )
         self._launches += 1

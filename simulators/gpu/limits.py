@@ -1,69 +1,105 @@
-"""What a chip refuses to launch. Source: CUDA driver API, `cuLaunchKernelEx`; PTX ISA, "Performance-Tuning Directives"."""
+"""What a chip refuses to launch.
+
+Source: CUDA driver API, `cuLaunchKernelEx`; PTX ISA, "Performance-Tuning Directives", "Cluster Dimension Directives".
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from simulators.gpu.chip import Chip
 from simulators.gpu.errors import SimulatorError
-from simulators.gpu.launch import Launch
-from simulators.gpu.machine.program import Program
+from simulators.gpu.launch import Extent, Launch
+from simulators.gpu.ptx.module import Kernel
 
-_MAX_GRID = (2**31 - 1, 65535, 65535)
-_MAX_BLOCK = (1024, 1024, 64)
+MAX_GRID: Extent = (2**31 - 1, 65535, 65535)  # blocks
+MAX_BLOCK: Extent = (1024, 1024, 64)  # threads
+
+# What about a launch is refused: its sizes, its cluster, that its blocks cannot all be there at once, or even one.
+Reason = Literal["size", "cluster", "cooperative", "resources"]
 
 
 class LaunchError(SimulatorError):
     """A launch that the chip does not accept. The message says what is wrong, and what would be right."""
 
+    def __init__(self, reason: Reason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
-def resident_blocks(chip: Chip, program: Program, launch: Launch) -> int:
-    """Blocks that the chip holds at once. Registers are counted as far as the kernel names a most (`.maxnreg`)."""
-    registers = program.kernel.directives.get("maxnreg", (0,))[0]
-    shared = program.static_shared_bytes + launch.shared_bytes
-    blocks = chip.blocks_resident(launch.block_threads, shared, registers)
+
+def most_threads(kernel: Kernel) -> int | None:
+    """Of a block, where the PTX says so."""
+    for name in ("reqntid", "maxntid"):
+        if name in kernel.directives:
+            x, y, z = extent_of(kernel.directives[name])
+            return x * y * z
+    return None
+
+
+def extent_of(lengths: tuple[int, ...]) -> Extent:
+    """What a directive does not say is 1."""
+    x, y, z = (*lengths, 1, 1)[:3]
+    return x, y, z
+
+
+def resident_blocks(chip: Chip, kernel: Kernel, launch: Launch, static_shared_bytes: int, registers: int = 0) -> int:
+    """Blocks that the chip holds at once, whole clusters of them. registers: of each thread, as far as is known."""
+    registers = registers or kernel.directives.get("maxnreg", (0,))[0]
+    blocks = chip.blocks_resident(launch.block_threads, static_shared_bytes + launch.shared_bytes, registers)
     return blocks // launch.cluster_blocks * launch.cluster_blocks
 
 
-def check_launch(chip: Chip, program: Program, launch: Launch) -> None:
-    """Errors: LaunchError."""
-    kernel = program.kernel
-    _check_extents(launch)
-    required = kernel.directives.get("reqntid")
-    if required and (*required, 1, 1)[:3] != launch.block:
-        raise LaunchError(f"{kernel.name} needs blocks of {required} threads, not {launch.block}")
-    most = kernel.directives.get("maxntid")
-    if most:
-        threads = 1
-        for extent in most:
-            threads *= extent
-        if launch.block_threads > threads:
-            raise LaunchError(f"{kernel.name} allows {threads} threads a block, not {launch.block_threads}")
-    if launch.block_threads > chip.threads_per_block:
-        raise LaunchError(f"a block has at most {chip.threads_per_block} threads, not {launch.block_threads}")
-    shared = program.static_shared_bytes + launch.shared_bytes
+def check_launch(chip: Chip, kernel: Kernel, launch: Launch, static_shared_bytes: int, registers: int = 0) -> None:
+    """registers: of each thread; 0 if they are not known. Errors: LaunchError."""
+    _check_extents(chip, kernel, launch)
+    _check_cluster(chip, kernel, launch)
+    shared = static_shared_bytes + launch.shared_bytes
     if shared > chip.shared_per_block:
-        raise LaunchError(f"a block has at most {chip.shared_per_block} bytes of shared memory, not {shared}")
-    cluster = kernel.directives.get("reqnctapercluster")
-    if cluster and (*cluster, 1, 1)[:3] != launch.cluster:
-        raise LaunchError(f"{kernel.name} needs clusters of {cluster} blocks, not {launch.cluster}")
-    if any(blocks % of_cluster for blocks, of_cluster in zip(launch.grid, launch.cluster, strict=True)):
-        raise LaunchError(f"a grid of {launch.grid} blocks cannot be cut into clusters of {launch.cluster}")
-    if launch.cluster_blocks > chip.blocks_per_cluster:
-        raise LaunchError(f"a cluster has at most {chip.blocks_per_cluster} blocks, not {launch.cluster_blocks}")
-    if len(launch.parameters) != kernel.parameter_bytes:
-        raise LaunchError(
-            f"{kernel.name} takes {kernel.parameter_bytes} bytes of parameters, not {len(launch.parameters)}"
-        )
-    resident = resident_blocks(chip, program, launch)
+        raise LaunchError("size", f"{shared} bytes of shared memory in a block; {chip.shared_per_block} are possible")
+    resident = resident_blocks(chip, kernel, launch, static_shared_bytes, registers)
+    with_registers = f" with {registers} registers each" if registers else ""
+    each = f"{launch.block_threads} threads{with_registers} and {shared} bytes of shared memory"
+    if resident == 0:
+        raise LaunchError("resources", f"{chip.name} has no room for a block of {each}")
     if launch.is_cooperative and launch.num_blocks > resident:
         raise LaunchError(
-            f"a cooperative launch of {launch.num_blocks} blocks is too large: {chip.name} holds {resident} at once"
+            "cooperative",
+            f"{launch.num_blocks} blocks wait for each other, and {chip.name} holds {resident} at once, of {each}",
         )
-    if resident < launch.cluster_blocks:
-        raise LaunchError(f"not even one cluster of {launch.cluster_blocks} such blocks fits on {chip.name}")
 
 
-def _check_extents(launch: Launch) -> None:
-    for what, extents, most in (("grid", launch.grid, _MAX_GRID), ("block", launch.block, _MAX_BLOCK)):
-        for axis, extent, limit in zip("xyz", extents, most, strict=True):
-            if not 1 <= extent <= limit:
-                raise LaunchError(f"the {what}'s {axis} is {extent}; it must be from 1 to {limit}")
+def _check_extents(chip: Chip, kernel: Kernel, launch: Launch) -> None:
+    for extent, most, what in ((launch.grid, MAX_GRID, "a grid"), (launch.block, MAX_BLOCK, "a block")):
+        if not all(1 <= length <= limit for length, limit in zip(extent, most, strict=True)):
+            raise LaunchError("size", f"{what} of {extent}; it may be (1, 1, 1) to {most}")
+    threads = launch.block_threads
+    if threads > chip.threads_per_block:
+        raise LaunchError("size", f"{threads} threads in a block; {chip.threads_per_block} are possible")
+    required = kernel.directives.get("reqntid")
+    if required is not None and launch.block != extent_of(required):
+        raise LaunchError(
+            "size", f"a block of {launch.block}; {kernel.name} is compiled for {extent_of(required)} alone"
+        )
+    most_of_block = most_threads(kernel)
+    if most_of_block is not None and threads > most_of_block:
+        raise LaunchError(
+            "size", f"{threads} threads in a block; {kernel.name} is compiled for at most {most_of_block}"
+        )
+    if len(launch.parameters) != kernel.parameter_bytes:
+        raise LaunchError(
+            "size", f"{len(launch.parameters)} bytes of parameters; {kernel.name} takes {kernel.parameter_bytes}"
+        )
+
+
+def _check_cluster(chip: Chip, kernel: Kernel, launch: Launch) -> None:
+    required = kernel.directives.get("reqnctapercluster")
+    if required is not None and launch.cluster != extent_of(required):
+        raise LaunchError(
+            "cluster", f"a cluster of {launch.cluster}; {kernel.name} is compiled for {extent_of(required)}"
+        )
+    if not 1 <= launch.cluster_blocks <= chip.blocks_per_cluster:
+        raise LaunchError(
+            "cluster", f"{launch.cluster_blocks} blocks in a cluster; {chip.blocks_per_cluster} are possible"
+        )
+    if any(blocks % length for blocks, length in zip(launch.grid, launch.cluster, strict=True)):
+        raise LaunchError("cluster", f"a grid of {launch.grid} is not made of clusters of {launch.cluster}")

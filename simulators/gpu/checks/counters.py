@@ -68,7 +68,7 @@ class Counters(Watcher):
 
     def executed(self, machine: Machine, first: int, end: int, threads: Threads) -> None:
         number = machine.batch.count(threads)
-        warps = len(np.unique(machine.batch.warp[threads]))
+        warps = _num_distinct(machine.batch.warp[threads])
         for operation in machine.program.operations[first:end]:
             self.counts.thread_instructions[operation.instruction.opcode] += number
             self.counts.warp_instructions[operation.instruction.opcode] += warps
@@ -82,7 +82,7 @@ class Counters(Watcher):
     def access(self, machine: Machine, access: Access) -> None:
         one = Traffic()
         warps = machine.batch.warp[access.threads]
-        one.requests = len(np.unique(warps))
+        one.requests = _num_distinct(warps)
         one.bytes = access.size * len(access.threads)
         if access.space == "global":
             one.sectors = _sectors(warps, access.offsets, access.size)
@@ -99,8 +99,8 @@ class Counters(Watcher):
 def _sectors(warps: NDArray[np.int32], offsets: NDArray[np.intp], size: int) -> int:
     first = offsets // SECTOR
     per_access = max(size // SECTOR, 1)
-    sectors = first[:, None] + np.arange(per_access)
-    return _distinct_pairs(np.repeat(warps, per_access), sectors.ravel())
+    sectors = (first[:, None] + np.arange(per_access)).ravel()
+    return len(_distinct_pairs(np.repeat(warps, per_access), sectors)[0])
 
 
 def _turns(
@@ -111,17 +111,27 @@ def _turns(
     parts = warps.astype(np.int64) * WARP + lanes // threads_at_once
     words_each = max(size // WORD, 1)
     words = ((offsets // WORD)[:, None] + np.arange(words_each)).ravel()
-    owners = np.repeat(parts, words_each)
-    # Distinct words of each part, then the most that one bank has.
-    pairs = np.unique(np.stack([owners, words]), axis=1)
-    bank = pairs[0] * BANKS + pairs[1] % BANKS
-    _, in_bank = np.unique(bank, return_counts=True)
-    part_of = np.unique(bank) // BANKS
-    most = np.zeros(len(np.unique(part_of)), np.intp)
-    np.maximum.at(most, np.unique(part_of, return_inverse=True)[1], in_bank)
+    owners, distinct = _distinct_pairs(np.repeat(parts, words_each), words)
+    # Of each part's distinct words, the most that one bank has.
+    number = np.cumsum(np.diff(owners, prepend=owners[:1]) != 0)  # of the part, among those that there are
+    in_bank = np.bincount(number * BANKS + distinct % BANKS, minlength=BANKS * (int(number[-1]) + 1))
+    most = in_bank.reshape(-1, BANKS).max(axis=1)
     return int(most.sum()), len(most)
 
 
-def _distinct_pairs(first: NDArray[np.int32], second: NDArray[np.intp]) -> int:
+def _num_distinct(values: NDArray[np.integer]) -> int:
+    """Threads come in their order, so their warps mostly do."""
+    steps = np.diff(values)
+    if (steps < 0).any():
+        steps = np.diff(np.sort(values))
+    return int(np.count_nonzero(steps)) + (len(values) > 0)
+
+
+def _distinct_pairs(
+    first: NDArray[np.integer], second: NDArray[np.intp]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both in ascending order of the first. Numbers from 0."""
     span = int(second.max()) + 1
-    return len(np.unique(first.astype(np.int64) * span + second))
+    keys = np.sort(first.astype(np.int64) * span + second)
+    keys = keys[np.diff(keys, prepend=-1) != 0]
+    return keys // span, keys % span

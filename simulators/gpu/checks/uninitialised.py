@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from simulators.gpu.memory.buffer import are_marked
 from simulators.gpu.ptx.module import Place
 from simulators.gpu.watch import Access, Finding, Watcher
 
@@ -24,7 +24,7 @@ class UninitialisedReads(Watcher):
     def access(self, machine: Machine, access: Access) -> None:
         if access.kind == "write" or access.written is None:
             return
-        holds = _all_written(access.written, access.offsets, access.size)
+        holds = are_marked(access.written, access.offsets, access.size)
         if holds.all() or access.instruction.place in self._found:
             return
         first = int(np.flatnonzero(~holds)[0])
@@ -40,11 +40,3 @@ class UninitialisedReads(Watcher):
 
     def findings(self) -> Sequence[Finding]:
         return tuple(self._found.values())
-
-
-def _all_written(written: NDArray[np.bool_], offsets: NDArray[np.intp], size: int) -> NDArray[np.bool_]:
-    """For each access, do all of its bytes hold values?"""
-    if size in (1, 2, 4, 8):
-        whole = int.from_bytes(b"\1" * size, "little")
-        return written.view(f"u{size}")[offsets // size] == whole
-    return written.reshape(-1, size)[offsets // size].all(axis=1)

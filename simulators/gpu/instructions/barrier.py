@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.gpu.batch import NONE, Threads, is_all
+from simulators.gpu.batch import ALL, NONE, Threads, is_all
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions.warp import complete_warps, meeting
 from simulators.gpu.machine.machine import Machine
@@ -145,14 +145,18 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
     count = scope.source(instruction, operands[1], 32) if len(operands) > 1 else None
     place = f"{instruction.place}: {instruction.text}"
 
+    def is_one(machine: Machine) -> bool:
+        """Do all threads name the same barrier?"""
+        numbers = number(machine, ALL)
+        return np.ndim(numbers) == 0 or bool((numbers == numbers[0]).all())
+
     def meet(machine: Machine, threads: Threads) -> Threads:
         if is_aligned:
             threads = complete_warps(machine, instruction, pc, threads)
         barriers = machine.rendezvous("block barriers", BlockBarriers)
-        if kind == "sync" and is_all(threads) and count is None and barriers.is_empty():
-            if _is_one(number(machine, threads)):
-                _all_synchronized(machine)
-                return threads  # every thread of every block is here
+        if kind == "sync" and is_all(threads) and count is None and barriers.is_empty() and is_one(machine):
+            _all_synchronized(machine)
+            return threads  # every thread of every block is here
         numbers = machine.batch.numbers(threads)
         if not len(numbers):
             return NONE
@@ -176,11 +180,6 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
         return threads if kind == "arrive" else NONE
 
     return Meeting(instruction, meet)
-
-
-def _is_one(value: Array) -> bool:
-    """The same for all threads."""
-    return np.ndim(value) == 0 or bool((value == value[0]).all())
 
 
 def _check(machine: Machine, instruction: Instruction, threads: Array, ids: Array, counts: Array) -> None:

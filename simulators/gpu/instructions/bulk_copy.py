@@ -114,8 +114,8 @@ def _decode_copy(instruction: Instruction, scope: Scope) -> Operation:
 
 
 def reduction(instruction: Instruction, modifiers: Sequence[str]) -> tuple[int, Combine]:
-    """modifiers: `op{.noftz}.type`. Returns the bytes of an element, and what is left of two. Unlike an atomic in global
-    memory, an addition of f32 keeps denormals, as was seen on an H200; so does an atomic in shared memory."""
+    """modifiers: `op{.noftz}.type`. Returns the bytes of an element, and what is left of two. An addition of f32 keeps
+    denormals, as was seen on an H200: as an atomic in shared memory does, and one in global memory does not."""
     kind = modifiers[-1]
     if kind not in TYPES or modifiers[0] not in REDUCTIONS or set(modifiers[1:-1]) - {"noftz"}:
         raise UnsupportedInstruction(instruction)
@@ -174,10 +174,11 @@ class Finish:
             message = f"mask {int(masks[which]):#x} of a cluster of {machine.launch.cluster_blocks} blocks"
             raise machine.fault(self.instruction, int(numbers[which]), message)
         within = np.uint64(OFFSET_MASK)
-        pieces, whose, signals, places = [], [], [], []
+        pieces: list[Copy] = []
+        whose, signals, places = (list[Array]() for _ in range(3))
         for rank in range(machine.launch.cluster_blocks):
             chosen = masks >> rank & 1 != 0
-            new_number = np.cumsum(chosen) - 1 + sum(map(len, signals))
+            new_number = np.cumsum(chosen) - 1 + sum(len(one) for one in signals)
             mine = chosen[owners]
             part = copy.of(mine)
             base = np.uint64(rank << RANK_SHIFT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import SimulatorError, UnsupportedInstruction
 from simulators.gpu.machine.machine import Machine
-from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Operation, Straight
+from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Operation, Run, Straight
 from simulators.gpu.machine.scope import Scope
 from simulators.gpu.ptx.module import Instruction, Kernel, Label
 
@@ -37,7 +37,7 @@ def _nothing(machine: Machine, threads: Threads) -> None:
     pass
 
 
-def _trap(instruction: Instruction) -> object:
+def _trap(instruction: Instruction) -> Run:
     def run(machine: Machine, threads: Threads) -> None:
         thread = int(machine.batch.numbers(threads)[0])
         raise SimulatorError(f"{machine.batch.describe(thread)} has reached a trap", instruction.place)

@@ -21,6 +21,7 @@ from simulators.gpu.instructions.mbarrier_objects import Barriers
 from simulators.gpu.machine.access import Way, targets, turns
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.watch import Order
 
 Array = NDArray[Any]
 PIECE = 16  # bytes
@@ -48,24 +49,24 @@ class Copy:
     def announce(self, machine: Machine) -> None:
         """Check where it reads and writes. Errors: SimulatorError."""
         width, count = _shape(self.unit)
-        sources, readers = self.sources, self.threads
-        if self.is_copied is not None:
-            sources, readers = sources[self.is_copied], readers[self.is_copied]
-        way = Way(self.instruction, self.source, width, count, is_asynchronous=True)
-        targets(machine, way, sources, readers, "read")
-        order = "weak" if self.combine is None else "relaxed"
+        if self.values is None:
+            read = slice(None) if self.is_copied is None else self.is_copied
+            way = Way(self.instruction, self.source, width, count, is_asynchronous=True)
+            targets(machine, way, self.sources[read], self.threads[read], "read")
+        order: Order = "weak" if self.combine is None else "relaxed"
         way = Way(self.instruction, self.destination, width, count, order, is_asynchronous=True)
         targets(machine, way, self.destinations, self.threads, "write" if self.combine is None else "update")
 
     def of(self, which: Array) -> Copy:
         """Some of the pieces; which: bool [pieces]."""
-        parts = {name: getattr(self, name) for name in ("is_copied", "values", "keys")}
         return replace(
             self,
             threads=self.threads[which],
             sources=self.sources[which],
             destinations=self.destinations[which],
-            **{name: None if part is None else part[which] for name, part in parts.items()},
+            is_copied=None if self.is_copied is None else self.is_copied[which],
+            values=None if self.values is None else self.values[which],
+            keys=None if self.keys is None else self.keys[which],
         )
 
     def read(self, machine: Machine) -> Copy:
@@ -240,10 +241,8 @@ class Signals:
             elif done.all():
                 self._do(machine, signal)
             else:
-                copy = signal.copy
-                of_copy = None if copy is None else np.isin(copy.keys, rows)
-                self._do(machine, _part(signal, done, None if copy is None else copy.of(of_copy)))
-                kept.append(_part(signal, ~done, None if copy is None else copy.of(~of_copy)))
+                self._do(machine, _part(signal, done))
+                kept.append(_part(signal, ~done))
         self._pending = kept
 
     @staticmethod
@@ -268,7 +267,11 @@ class Signals:
         return iter(())
 
 
-def _part(signal: Signal, which: Array, copy: Copy | None) -> Signal:
+def _part(signal: Signal, which: Array) -> Signal:
+    copy = signal.copy
+    if copy is not None:
+        assert copy.keys is not None
+        copy = copy.of(np.isin(copy.keys, signal.rows[which]))
     return replace(
         signal,
         threads=signal.threads[which],

@@ -9,7 +9,7 @@ import numpy as np
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.machine.machine import Machine
-from simulators.gpu.machine.operation import Operation, Straight
+from simulators.gpu.machine.operation import Operation, Run, Straight
 from simulators.gpu.machine.scope import Destination, Scope, Source
 from simulators.gpu.memory.spaces import OFFSET_MASK, RANK_SHIFT, WINDOWS
 from simulators.gpu.ptx.module import Instruction, Register, Symbol
@@ -36,7 +36,7 @@ def decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None:
     return Straight(instruction, _computing(meaning, sources, destinations))
 
 
-def _computing(meaning: Elementwise, sources: Sequence[Source], destinations: Sequence[Destination]) -> object:
+def _computing(meaning: Elementwise, sources: Sequence[Source], destinations: Sequence[Destination]) -> Run:
     function = meaning.function
     if len(destinations) == 1:
         (put,) = destinations

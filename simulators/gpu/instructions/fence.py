@@ -33,7 +33,8 @@ def _decode_fence(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     if "proxy" in modifiers or "mbarrier_init" in modifiers:
         # Proxies share one memory here, so nothing has to be made visible from one to the other.
         return Straight(instruction, lambda machine, threads: None)
-    reach = next((_SCOPES[one] for one in modifiers if one in _SCOPES), "gpu")
+    named = [_SCOPES[one] for one in modifiers if one in _SCOPES]
+    reach: Reach = named[0] if named else "gpu"
 
     def run(machine: Machine, threads: Threads) -> None:
         if machine.late_stores is not None and reach != "cta":

@@ -25,7 +25,18 @@ def _decode_load(instruction: Instruction, scope: Scope, pc: int) -> Operation:
         for put, value in zip(puts, values, strict=True):
             put(machine, threads, value)
 
-    return Straight(instruction, run, polls=modifiers.order != "weak")
+    def run_alike(machine: Machine, threads: Threads) -> None:
+        """The parameters are the same for all: one thread reads them, unless somebody counts."""
+        if machine.watchers:
+            run(machine, threads)
+            return
+        first = machine.batch.first(threads)
+        values = load(machine, way, address(machine, first), first)
+        for put, value in zip(puts, values, strict=True):
+            put(machine, threads, value[0])
+
+    is_alike = modifiers.space == "param" and scope.is_fixed(instruction.operands[1])
+    return Straight(instruction, run_alike if is_alike else run, polls=modifiers.order != "weak")
 
 
 def _decode_store(instruction: Instruction, scope: Scope, pc: int) -> Operation:

@@ -39,8 +39,9 @@ def _decode(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     name, *modifiers = instruction.modifiers
     if name not in _DECODERS:
         raise UnsupportedInstruction(instruction)
-    own = {"arrive": ("noComplete", "expect_tx"), "arrive_drop": ("noComplete", "expect_tx")}.get(name, ())
-    own = ("parity",) if name in ("test_wait", "try_wait") else own
+    own: tuple[str, ...] = ("parity",) if name in ("test_wait", "try_wait") else ()
+    if name in ("arrive", "arrive_drop"):
+        own = ("noComplete", "expect_tx")
     for one in modifiers:
         if one not in (*_SPACES, *_SEMANTICS, *own, "b64"):
             raise UnsupportedInstruction(instruction, f"modifier .{one} is unknown")

@@ -1,9 +1,9 @@
 """The objects that `mbarrier` instructions work on: 64 bits of shared memory, where the kernel put them.
 
 A word holds all that PTX says an object has: bit 63 that it is one, bit 61 the phase's parity, bits 40-60 the
-transactions that are still expected (signed), bits 20-39 the arrivals that each phase expects, bits 0-19 those that this
-phase still waits for. Besides the words there is a copy of each, by which an object that a store has overwritten is told
-from a good one, and the number of its phase, for those who watch.
+transactions that are still expected (signed), bits 20-39 the arrivals that each phase expects, bits 0-19 those that
+this phase still waits for. Besides the words there is a copy of each, by which an object that a store has overwritten
+is told from a good one, and the number of its phase, for those who watch.
 
 Source: PTX ISA, "Asynchronous synchronization: mbarrier".
 """
@@ -126,8 +126,8 @@ class Barriers:
         drops: bool = False,
         releases: bool = False,
     ) -> Array:
-        """Thread after thread: expect so many transactions more (fewer, if negative), then arrive so many times (as many
-        more arrivals are waited for, if negative). All int64 [N]. Returns the words before, u64 [N]."""
+        """Thread after thread: expect so many transactions more (fewer, if negative), then arrive so many times (as
+        many more arrivals are waited for, if negative). All int64 [N]. Returns the words before, u64 [N]."""
         if len(rows) == 0:
             return np.empty(0, np.uint64)
         self._checked(machine, instruction, threads, rows)

@@ -8,6 +8,7 @@ from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions import (
     asynchronous_copy,
+    asynchronous_store,
     atomic,
     barrier,
     bulk_copy,
@@ -32,6 +33,7 @@ Decoder = Callable[[Instruction, Scope, int], Operation | None]  # None: another
 
 _DECODERS: dict[str, tuple[Decoder, ...]] = {}
 for _module in (
+    asynchronous_store,
     load_store,
     atomic,
     warp,
@@ -53,6 +55,20 @@ for _module in (
 
 def decode(instruction: Instruction, scope: Scope, pc: int, kernel: Kernel) -> Operation:
     """Errors: UnsupportedInstruction."""
+    try:
+        operation = _decoded(instruction, scope, pc, kernel)
+    except (
+        ValueError,
+        IndexError,
+        AssertionError,
+    ) as error:  # more or fewer operands than there are, or of other kinds
+        raise UnsupportedInstruction(instruction, "its operands have a form that is unknown") from error
+    if operation is None:
+        raise UnsupportedInstruction(instruction)
+    return operation
+
+
+def _decoded(instruction: Instruction, scope: Scope, pc: int, kernel: Kernel) -> Operation | None:
     operation = control.decode(instruction, scope, kernel)
     if operation is not None:
         return operation
@@ -60,7 +76,7 @@ def decode(instruction: Instruction, scope: Scope, pc: int, kernel: Kernel) -> O
         operation = decoder(instruction, scope, pc)
         if operation is not None:
             return _guarded(operation, scope)
-    raise UnsupportedInstruction(instruction)
+    return None
 
 
 def _guarded(operation: Operation, scope: Scope) -> Operation:

@@ -6,7 +6,6 @@ Movement and Conversion Instructions: Tensor copy", "Tensors: Tiled mode, Swizzl
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import SimulatorError
+from simulators.gpu.memory.buffer import mark
 from simulators.gpu.memory.spaces import MemoryFault, Target
 from simulators.gpu.ptx.module import Instruction
 from simulators.gpu.watch import Access, Kind, Order, Scope
@@ -132,7 +133,7 @@ def targets(
             if target.space == "param":
                 raise SimulatorError("parameters are read-only", way.instruction.place)
             if target.written is not None:
-                _mark(target, way)
+                mark(target.written, target.offsets, way.size)
     return found
 
 
@@ -143,16 +144,6 @@ def _let_out(machine: Machine, way: Way, threads: Threads, kind: Kind, found: Se
         assert machine.late_stores is not None
         if machine.late_stores.let_out(machine.batch.slot[threads]):
             machine.changes += 1
-
-
-def _mark(target: Target, way: Way) -> None:
-    """Its bytes hold values from now on."""
-    assert target.written is not None
-    if way.size in (1, 2, 4, 8):
-        flags = target.written.view(f"u{way.size}")
-        flags[target.offsets // way.size] = int.from_bytes(b"\1" * way.size, "little")
-    else:
-        target.written.reshape(-1, way.size)[target.offsets // way.size] = True
 
 
 def _tell(

@@ -8,8 +8,8 @@ run. Nothing else makes threads converge: an instruction that needs several thre
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from simulators.gpu.chip import Chip
 from simulators.gpu.errors import SimulatorError
 from simulators.gpu.launch import Launch
 from simulators.gpu.machine.late_stores import LateStores
-from simulators.gpu.machine.operation import Branch, IndexedBranch, Meeting, Straight
+from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Meeting, Straight
 from simulators.gpu.machine.program import Program
 from simulators.gpu.machine.schedule import LowestFirst, Schedule
 from simulators.gpu.machine.waiting import Deadlock, Rendezvous, describe_waits
@@ -212,59 +212,78 @@ class Machine:
 
     def _go(self, pc: int, threads: Threads) -> None:
         """Run a group until it splits, waits, ends, or comes to where others stand."""
-        program, batch = self.program, self.batch
-        while True:
-            if pc >= len(program.operations):
-                self._end(threads)
+        operations = self.program.operations
+        while pc < len(operations):
+            operation = operations[pc]
+            after = self._STEPS[type(operation)](self, pc, operation, threads)
+            if after is None:
                 return
-            operation = program.operations[pc]
-            if isinstance(operation, Straight):
-                end = program.segment_end[pc]
-                self._run_segment(pc, end, threads)
-                pc = end
-            elif isinstance(operation, Branch):
-                self._count(1, threads)
-                taken = self._taken(pc, threads)
-                if batch.count(taken) == batch.count(threads):
-                    if program.may_wait[pc] and operation.target <= pc:
-                        self._polling.setdefault(operation.target, []).append(threads)
-                        return
-                    pc = operation.target
-                elif batch.count(taken) == 0:
-                    pc += 1
-                else:
-                    rest = self.without(threads, taken)
-                    for watcher in self.watchers:
-                        watcher.diverged(self, operation.instruction, taken, rest)
-                    groups = self._polling if program.may_wait[pc] and operation.target <= pc else self._ready
-                    groups.setdefault(operation.target, []).append(taken)
-                    self.add(pc + 1, rest)
-                    return
-            elif isinstance(operation, Meeting):
-                self._count(1, threads)
-                here = self._taken(pc, threads)
-                if batch.count(here) < batch.count(threads):
-                    self.add(pc + 1, self.without(threads, here))
-                if batch.count(here) == 0:
-                    return
-                threads = operation.meet(self, here)
-                if batch.count(threads) == 0:
-                    return
-                pc += 1
-            elif isinstance(operation, IndexedBranch):
-                self._count(1, threads)
-                self._go_by_index(operation, threads)
-                return
-            else:
-                self._count(1, threads)
-                leaving = self._taken(pc, threads)
-                rest = self.without(threads, leaving)
-                self._end(leaving)
-                self.add(pc + 1, rest)
-                return
+            pc, threads = after
             if self._ready and self._schedule.gives_way(self, pc, self._ready):
                 self.add(pc, threads)
                 return
+        self._end(threads)
+
+    # Each does what a group does that stands at an operation of one kind, and says where the group, or what is left of
+    # it, goes on at once: None if it does not.
+
+    def _pass_segment(self, pc: int, operation: Straight, threads: Threads) -> tuple[int, Threads] | None:
+        end = self.program.segment_end[pc]
+        self._run_segment(pc, end, threads)
+        return end, threads
+
+    def _branch(self, pc: int, operation: Branch, threads: Threads) -> tuple[int, Threads] | None:
+        self._count(1, threads)
+        taken = self._taken(pc, threads)
+        if self.batch.count(taken) == 0:
+            return pc + 1, threads
+        waits = self.program.may_wait[pc] and operation.target <= pc
+        if self.batch.count(taken) == self.batch.count(threads):
+            if not waits:
+                return operation.target, threads
+            self._polling.setdefault(operation.target, []).append(threads)
+            return None
+        rest = self.without(threads, taken)
+        for watcher in self.watchers:
+            watcher.diverged(self, operation.instruction, taken, rest)
+        groups = self._polling if waits else self._ready
+        groups.setdefault(operation.target, []).append(taken)
+        self.add(pc + 1, rest)
+        return None
+
+    def _meet(self, pc: int, operation: Meeting, threads: Threads) -> tuple[int, Threads] | None:
+        self._count(1, threads)
+        here = self._taken(pc, threads)
+        self.add(pc + 1, self.without(threads, here))
+        if self.batch.count(here) == 0:
+            return None
+        going = operation.meet(self, here)
+        return (pc + 1, going) if self.batch.count(going) else None
+
+    def _go_by_index(self, pc: int, operation: IndexedBranch, threads: Threads) -> tuple[int, Threads] | None:
+        self._count(1, threads)
+        index = np.broadcast_to(np.asarray(operation.index(self, threads)), self.batch.count(threads))
+        numbers = self.batch.numbers(threads)
+        for one in np.unique(index):
+            if one >= len(operation.targets):
+                raise SimulatorError(f"branch index {one} of {len(operation.targets)}", operation.instruction.place)
+            self.add(operation.targets[int(one)], numbers[index == one])
+        return None
+
+    def _leave(self, pc: int, operation: Exit, threads: Threads) -> tuple[int, Threads] | None:
+        self._count(1, threads)
+        leaving = self._taken(pc, threads)
+        self.add(pc + 1, self.without(threads, leaving))
+        self._end(leaving)
+        return None
+
+    _STEPS: ClassVar[Mapping[type, Callable[..., tuple[int, Threads] | None]]] = {
+        Straight: _pass_segment,
+        Branch: _branch,
+        Meeting: _meet,
+        IndexedBranch: _go_by_index,
+        Exit: _leave,
+    }
 
     def _run_segment(self, pc: int, end: int, threads: Threads) -> None:
         runs = self.program.runs
@@ -285,14 +304,6 @@ class Machine:
             return threads
         condition = self.registers[guard.number]
         return self.batch.where(threads, ~condition if guard.is_inverted else condition)
-
-    def _go_by_index(self, operation: IndexedBranch, threads: Threads) -> None:
-        index = np.broadcast_to(np.asarray(operation.index(self, threads)), self.batch.count(threads))
-        numbers = self.batch.numbers(threads)
-        for one in np.unique(index):
-            if one >= len(operation.targets):
-                raise SimulatorError(f"branch index {one} of {len(operation.targets)}", operation.instruction.place)
-            self.add(operation.targets[int(one)], numbers[index == one])
 
     def _end(self, threads: Threads) -> None:
         if self.batch.count(threads) == 0:

@@ -114,42 +114,57 @@ class Scope:
                 if dtype == B128:
                     raise UnsupportedInstruction(instruction, f"{operand.name} has 128 bits; its results have fewer")
                 value = _extended(value, dtype, signed)
-            if is_all(threads) and value.ndim == 1:
-                machine.registers[number] = value
-            else:
-                machine.registers[number][threads] = value
+            if is_all(threads):
+                whole = value if value.ndim == 1 else np.full(machine.batch.num_threads, value)
+                machine.registers[number] = whole
+                return
+            register = machine.registers[number]
+            if not register.flags.writeable:  # nobody has written to it yet
+                register = machine.registers[number] = np.zeros_like(register)
+            register[threads] = value
 
         return put
 
     def destinations(self, instruction: Instruction, operand: Operand, *, signed: bool = False) -> list[Destination]:
         return [self.destination(instruction, one, signed=signed) for one in flatten(operand)]
 
+    @staticmethod
+    def is_fixed(operand: Operand) -> bool:
+        """Is it a place that no register tells?"""
+        return isinstance(operand, Symbol) or (isinstance(operand, Address) and not isinstance(operand.base, Register))
+
     def address(self, instruction: Instruction, operand: Operand) -> Source:
         """u64: of `[base + offset]`, or of a variable."""
         match operand:
             case Address(base=Register() as base, offset=offset):
-                number, step = self.number(base, instruction), np.uint64(offset & 0xFFFFFFFFFFFFFFFF)
-                if self.bits_of(base) == 64:
-                    if offset == 0:
-                        return lambda machine, threads: machine.registers[number][threads]
-                    return lambda machine, threads: machine.registers[number][threads] + step
-                # A 32-bit address wraps around at 32 bits.
-                short = np.uint32(offset & 0xFFFFFFFF)
-                return lambda machine, threads: (machine.registers[number][threads] + short).astype(np.uint64)
+                return self._register_address(instruction, base, offset)
             case Address(base=Symbol() as base, offset=offset):
-                return self.address(instruction, Symbol(base.name, base.offset + offset))
+                return self._variable_address(instruction, base.name, base.offset + offset)
+            case Symbol(name=name, offset=offset):
+                return self._variable_address(instruction, name, offset)
             case Address(base=None, offset=offset):
                 fixed = np.uint64(offset)
                 return lambda machine, threads: np.full(machine.batch.count(threads), fixed)
-            case Symbol(name=name, offset=offset):
-                if name not in self.variables:
-                    raise UnsupportedInstruction(instruction, f"{name} is no variable")
-                variable = self.variables[name]
-                place = np.uint64(variable.address + offset)
-                if variable.space == "shared":
-                    return lambda machine, threads: place + _rank_bits(machine, threads)
-                return lambda machine, threads: np.full(machine.batch.count(threads), place)
         raise UnsupportedInstruction(instruction, f"{operand} is no address")
+
+    def _register_address(self, instruction: Instruction, base: Register, offset: int) -> Source:
+        number, step = self.number(base, instruction), np.uint64(offset & 0xFFFFFFFFFFFFFFFF)
+        if self.bits_of(base) == 64:
+            if offset == 0:
+                return lambda machine, threads: machine.registers[number][threads]
+            return lambda machine, threads: machine.registers[number][threads] + step
+        # A 32-bit address wraps around at 32 bits.
+        short = np.uint32(offset & 0xFFFFFFFF)
+        return lambda machine, threads: (machine.registers[number][threads] + short).astype(np.uint64)
+
+    def _variable_address(self, instruction: Instruction, name: str, offset: int) -> Source:
+        if name not in self.variables:
+            raise UnsupportedInstruction(instruction, f"{name} is no variable")
+        variable = self.variables[name]
+        place = np.uint64(variable.address + offset)
+        if variable.space == "shared":
+            return lambda machine, threads: place + _rank_bits(machine, threads)
+        return lambda machine, threads: np.full(machine.batch.count(threads), place)
 
 
 def flatten(operand: Operand) -> tuple[Operand, ...]:

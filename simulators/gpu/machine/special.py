@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from simulators.gpu.machine.machine import Machine
 
 _AXES = "xyz"
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
 def _coordinate(number: Array, extent: tuple[int, int, int], axis: int) -> Array:
@@ -37,6 +38,18 @@ def _rank(batch: Batch, slots: Array) -> Array:
     x, y, _ = batch.launch.cluster
     *_, i, j, k = _cluster_of(batch, slots)
     return (i + x * (j + y * k)).astype(np.uint32)
+
+
+_BY_AXIS: dict[str, Callable[[int, Machine, Batch], Array | int]] = {
+    "%tid": lambda axis, _, b: _coordinate(b.in_block, b.launch.block, axis),
+    "%ntid": lambda axis, _, b: b.launch.block[axis],
+    "%ctaid": lambda axis, _, b: _coordinate(b.blocks[b.slot], b.launch.grid, axis),
+    "%nctaid": lambda axis, _, b: b.launch.grid[axis],
+    "%clusterid": lambda axis, _, b: _cluster_of(b, b.slot)[axis],
+    "%nclusterid": lambda axis, _, b: b.launch.grid[axis] // b.launch.cluster[axis],
+    "%cluster_ctaid": lambda axis, _, b: _cluster_of(b, b.slot)[3 + axis],
+    "%cluster_nctaid": lambda axis, _, b: b.launch.cluster[axis],
+}
 
 
 def _table() -> dict[str, Callable[[Machine, Batch], Array | int]]:
@@ -62,16 +75,7 @@ def _table() -> dict[str, Callable[[Machine, Batch], Array | int]]:
         "%cluster_nctarank": lambda _, b: b.launch.cluster_blocks,
     }
     for axis, name in enumerate(_AXES):
-        table |= {
-            f"%tid.{name}": lambda _, b, axis=axis: _coordinate(b.in_block, b.launch.block, axis),
-            f"%ntid.{name}": lambda _, b, axis=axis: b.launch.block[axis],
-            f"%ctaid.{name}": lambda _, b, axis=axis: _coordinate(b.blocks[b.slot], b.launch.grid, axis),
-            f"%nctaid.{name}": lambda _, b, axis=axis: b.launch.grid[axis],
-            f"%clusterid.{name}": lambda _, b, axis=axis: _cluster_of(b, b.slot)[axis],
-            f"%nclusterid.{name}": lambda _, b, axis=axis: b.launch.grid[axis] // b.launch.cluster[axis],
-            f"%cluster_ctaid.{name}": lambda _, b, axis=axis: _cluster_of(b, b.slot)[3 + axis],
-            f"%cluster_nctaid.{name}": lambda _, b, axis=axis: b.launch.cluster[axis],
-        }
+        table |= {f"{register}.{name}": partial(read, axis) for register, read in _BY_AXIS.items()}
     return table
 
 

@@ -97,9 +97,9 @@ class Spaces:
     @staticmethod
     def check_alignment(addresses: Addresses, size: int) -> None:
         if size > 1:
-            wrong = addresses & np.uint64(size - 1)
-            if wrong.any():
-                which = int(np.flatnonzero(wrong)[0])
+            low_bits = np.uint64(size - 1)
+            if np.bitwise_or.reduce(addresses) & low_bits:
+                which = int(np.flatnonzero(addresses & low_bits)[0])
                 raise MemoryFault(which, f"address {int(addresses[which]):#x} is not a multiple of {size} bytes")
 
     def unaligned_targets(self, space: str, addresses: Addresses, size: int, threads: Threads) -> Iterator[Target]:
@@ -146,14 +146,14 @@ class Spaces:
                 where = self._global.describe(int(addresses[first]))
                 raise MemoryFault(first, f"{size} bytes at {where}, are not within an allocation")
             some = addresses if which is None else addresses[which]
-            offsets = (some - np.uint64(allocation.origin)).astype(np.intp)
+            offsets = (some - np.uint64(allocation.origin)).view(np.intp)
             yield Target(
                 which, allocation.buffer, offsets, "global", allocation.written, allocation.name, allocation.start
             )
 
     def _in_shared(self, addresses: Addresses, size: int, threads: Threads) -> Target:
         shared, batch = self.shared, self._batch
-        offsets = (addresses & np.uint64(OFFSET_MASK)).astype(np.intp) - SHARED_BASE
+        offsets = (addresses & np.uint64(OFFSET_MASK)).view(np.intp) - SHARED_BASE
         slots = batch.slot[threads].astype(np.intp)
         if batch.launch.cluster_blocks > 1:
             ranks = (addresses >> np.uint64(RANK_SHIFT)).astype(np.intp)

@@ -5,8 +5,8 @@ driver (580, CUDA 13.0) wrote for 2,086 choices of its arguments on an H200, and
 The host code of CuTeDSL writes the same, and sets bits 65 and 85, which mean nothing here; `swizzle_atomicity` is known
 from that code alone. The chip reads the first 64 bytes.
 
-Source: CUDA Driver API, "Tensor Map Object Management", for what the fields mean; PTX ISA, "tensormap.replace", for their
-names and numbers.
+Source: CUDA Driver API, "Tensor Map Object Management", for what the fields mean; PTX ISA, "tensormap.replace", for
+their names and numbers.
 """
 
 from __future__ import annotations

@@ -72,9 +72,9 @@ def in_chunks(function: Callable[..., Any], dtype: type) -> Callable[..., Any]:
     """An elementwise function with large temporaries, run over pieces of its operands. Its result is of `dtype`."""
 
     def chunked(*operands: Any) -> Any:
-        arrays = np.broadcast_arrays(*operands)
-        if arrays[0].size <= CHUNK:
+        if max(map(np.size, operands)) <= CHUNK:
             return function(*operands)
+        arrays = np.broadcast_arrays(*operands)
         flat = [array.reshape(-1) for array in arrays]
         result: Any = np.empty(flat[0].size, dtype)
         for start in range(0, result.size, CHUNK):

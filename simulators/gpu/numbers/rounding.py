@@ -15,6 +15,7 @@ from simulators.gpu.numbers.arrays import as_float, as_unsigned, in_chunks, sele
 
 MODES = ("rn", "rz", "rm", "rp")
 LEAST_NORMAL = np.float32(2.0**-126)
+TWICE_LEAST_NORMAL = np.uint32(0x01000000)  # of its bits
 TOP: dict[int, Any] = {32: np.uint32(1 << 31), 64: np.uint64(1 << 63)}  # the sign
 TIE = np.uint64(1 << 63)  # half a unit of f32, when the rest of a float64 is shifted to the top
 NOT_F32 = np.uint64(64 - 29)
@@ -99,12 +100,12 @@ def _fma_nearest(a: Any, b: Any, c: Any) -> Any:
     result = np.asarray(total.astype(np.float32))
     # To nearest twice is wrong only where the first rounding made a tie of the second, or the second has fewer bits.
     doubtful = (as_unsigned(total) << NOT_F32) == TIE
-    doubtful |= np.abs(result) <= LEAST_NORMAL
+    # A result of zero is right: then the sum is exact, for its terms cancel, or c is zero.
+    twice = as_unsigned(result) << np.uint32(1)
+    doubtful |= (twice - np.uint32(1)) < TWICE_LEAST_NORMAL
     if doubtful.any():
-        doubtful &= two_sum(product, c)[1] != 0
-        if doubtful.any():
-            product, c = (np.broadcast_to(term, result.shape)[doubtful] for term in (product, c))
-            result[doubtful] = odd_sum(product, c).astype(np.float32)
+        product, c = (np.broadcast_to(term, result.shape)[doubtful] for term in (product, c))
+        result[doubtful] = odd_sum(product, c).astype(np.float32)
     return result
 
 

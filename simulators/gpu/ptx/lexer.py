@@ -42,12 +42,14 @@ class Words:
         self.text = text
         self.at = 0
         self._newlines = [found.start() for found in re.finditer("\n", text)]
-        matches = list(_WORD.finditer(text))
-        for match in matches:
-            if match.lastindex == _UNKNOWN:
+        self.words: list[str] = []
+        self.starts: list[int] = []  # in the text
+        for match in _WORD.finditer(text):  # matches are not kept: many objects at once wake the garbage collector
+            if match.lastindex is None:
+                self.words.append(match.group())
+                self.starts.append(match.start())
+            elif match.lastindex == _UNKNOWN:
                 raise self._bad_character(match.start())
-        self.words = [match.group() for match in matches if match.lastindex is None]
-        self.starts = [match.start() for match in matches if match.lastindex is None]  # in the text
         self.words += ["", ""]
         self.starts += [len(text), len(text)]
 

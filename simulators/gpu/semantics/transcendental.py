@@ -1,7 +1,8 @@
 """Approximate functions: rcp, sqrt, rsqrt, div, sin, cos, lg2, ex2, tanh with .approx, and div.full.
 
 PTX bounds their error and leaves the last bits open. Here they are computed in float64 and rounded once, which lies
-within every bound; only what PTX says of special values is kept to the letter. PTX ISA 9.7.3, 9.7.4.
+within every bound; what PTX says of special values is kept to the letter. Those of 16 bits are cut off from what f32
+gives, as on an H200, whose answers they nearly all are. PTX ISA 9.7.3, 9.7.4.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from simulators.gpu.semantics.modifiers import Modifiers, bits_of
 Function = Callable[..., Any]
 UPPER = np.uint64(0xFFFFFFFF00000000)
 LEAST_F32, LEAST_F64 = 2.0**-126, 2.0**-1022
+TANH_IS_OPERAND, TANH_IS_ONE = 0.00392, 8.0  # below, from there on
+EX2_IS_ONE = 2.0**-23  # below, of 16-bit operands
 TURN = np.float64(np.float32(0.15915494))  # 1 / 2 pi
 
 
@@ -42,6 +45,12 @@ def sine_of_turns(turn: Any) -> Any:
     return np.where(np.mod(quarter, 4) >= 2, 0.0 - value, value)
 
 
+def tanh(a: Any) -> Any:
+    """An H200 gives small operands back, and 1 for large ones."""
+    value = np.where(np.abs(a) < TANH_IS_OPERAND, a, np.tanh(a))
+    return np.where(np.abs(a) >= TANH_IS_ONE, np.copysign(1.0, a), value)
+
+
 FUNCTIONS: dict[str, Function] = {
     "rcp": lambda a: 1.0 / a,
     "sqrt": np.sqrt,
@@ -50,9 +59,9 @@ FUNCTIONS: dict[str, Function] = {
     "cos": lambda a: sine_of_turns(np.abs(turns(a)) + 0.25),
     "lg2": np.log2,
     "ex2": np.exp2,
-    "tanh": np.tanh,
+    "tanh": tanh,
 }
-OF_HALVES = ("ex2", "tanh")
+OF_HALVES: dict[str, Function] = {"ex2": lambda a: np.exp2(np.where(np.abs(a) < EX2_IS_ONE, 0.0, a)), "tanh": tanh}
 
 
 def on_f32(function: Function, flushes: bool) -> Function:
@@ -73,12 +82,13 @@ def on_f32(function: Function, flushes: bool) -> Function:
 
 
 def on_half(function: Function, name: str, flushes: bool) -> Function:
-    """A function of float64 values on bits of f16 or bf16."""
+    """A function of float64 values on bits of f16 or bf16: as in f32, and cut off. What is too large is infinity."""
 
     def on_bits(a: Any) -> Any:
         if flushes:
             a = flush_half(a, name)
-        result = of_float64(function(TO_FLOAT32[name](a).astype(np.float64)), name, "rn")
+        wide = function(TO_FLOAT32[name](a).astype(np.float64)).astype(np.float32).astype(np.float64)
+        result = of_float64(np.where(wide >= 2.0**16, np.inf, wide) if name == "f16" else wide, name, "rz")
         return flush_half(result, name) if flushes else result
 
     return on_bits
@@ -115,7 +125,7 @@ def unary(instruction: Instruction) -> Elementwise:
     if name != "f32":
         if opcode not in OF_HALVES:
             raise modifiers.refuse("of 16-bit floats")
-        function = on_half(FUNCTIONS[opcode], name, flushes)
+        function = on_half(OF_HALVES[opcode], name, flushes)
         return Elementwise((width,), (width,), by_lanes(function, 16, 32) if lanes else function, is_exact=False)
     return Elementwise((32,), (32,), on_f32(FUNCTIONS[opcode], flushes), is_exact=False)
 

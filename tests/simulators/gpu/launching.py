@@ -6,7 +6,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from simulators.gpu.chip import H200, Chip
@@ -19,8 +18,8 @@ REGISTERS = ".reg .pred %p<16>; .reg .b16 %rs<16>; .reg .b32 %r<32>; .reg .b64 %
 
 
 def kernel(body: str, arrays: int, variables: str = "", target: str = "sm_90a") -> str:
-    """A PTX text. Its kernel "k" takes pointers to arrays: %rd1, %rd2, ..., and %r1 is the thread's number in its block,
-    %r2 the block's."""
+    """A PTX text. Its kernel "k" takes pointers to arrays, %rd1, %rd2, ...; %r1 is the thread in its block, %r2 the
+    block in the grid."""
     parameters = ", ".join(f".param .u64 p{i}" for i in range(arrays))
     loads = "\n".join(f"ld.param.u64 %rd{i + 1}, [p{i}];" for i in range(arrays))
     return f"""

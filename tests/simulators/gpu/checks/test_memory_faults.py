@@ -41,7 +41,9 @@ def test_accesses_outside_memory_end_a_launch(body: str, variables: str, message
 
 def test_the_last_byte_of_an_allocation_may_be_read() -> None:
     out = np.arange(8, dtype=np.uint32)
-    run(kernel(AT + "ld.global.u32 %r5, [%rd11];\nadd.s32 %r5, %r5, 1;\nst.global.u32 [%rd11], %r5;", 1), [out], block=8)
+    run(
+        kernel(AT + "ld.global.u32 %r5, [%rd11];\nadd.s32 %r5, %r5, 1;\nst.global.u32 [%rd11], %r5;", 1), [out], block=8
+    )
     assert out.tolist() == list(range(1, 9))
 
 
@@ -56,7 +58,8 @@ def test_reads_of_what_nobody_wrote_are_found() -> None:
 
 
 def test_shared_memory_holds_nothing_at_first() -> None:
-    body = "shl.b32 %r5, %r1, 2;\nmov.u32 %r6, tile;\nadd.s32 %r6, %r6, %r5;\nSTORE\nbar.sync 0;\nld.shared.u32 %r7, [%r6];"
+    body = "shl.b32 %r5, %r1, 2;\nmov.u32 %r6, tile;\nadd.s32 %r6, %r6, %r5;\n"
+    body += "STORE\nbar.sync 0;\nld.shared.u32 %r7, [%r6];"
     variables = ".shared .align 4 .b8 tile[128];"
     some = body.replace("STORE", "setp.lt.u32 %p1, %r1, 31;\n@%p1 st.shared.u32 [%r6], %r1;")
     every = body.replace("STORE", "st.shared.u32 [%r6], %r1;")

@@ -126,7 +126,7 @@ def test_the_last_block_may_read_what_all_wrote(grid: int) -> None:
 
 
 def test_a_race_is_told_with_the_source_line() -> None:
-    body = '.loc 1 42 0\nst.shared.u32 [tile], %r1;\n.loc 1 43 0\nld.shared.u32 %r5, [tile];'
+    body = ".loc 1 42 0\nst.shared.u32 [tile], %r1;\n.loc 1 43 0\nld.shared.u32 %r5, [tile];"
     arrays: list[np.ndarray] = []
     text = kernel(body, 0, TILE).replace(".address_size 64", '.address_size 64\n.file 1 "norm.py"')
     findings = run(text, arrays, block=64, watchers=[Races]).findings

@@ -128,7 +128,8 @@ def _record(first: int, end: int) -> dict[int, str]:
 def main() -> None:
     import multiprocessing
 
-    count, found = int(sys.argv[2]), {}
+    count = int(sys.argv[2])
+    found: dict[int, str] = {}
     while len(found) < count:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             found |= pool.apply(_record, (len(found), count))

@@ -95,7 +95,9 @@ def test_each_thread_waits_for_its_own_copies() -> None:
 
 @pytest.mark.parametrize("read", [0, 1, 5, 15, 16])
 def test_the_rest_of_the_source_is_zeros(read: int) -> None:
-    source, out = copied(f"mov.b32 %r13, {read}; cp.async.cg.shared.global [%r11], [%rd11], 16, %r13; cp.async.wait_all;")
+    source, out = copied(
+        f"mov.b32 %r13, {read}; cp.async.cg.shared.global [%r11], [%rd11], 16, %r13; cp.async.wait_all;"
+    )
     assert np.array_equal(out[:, :read], source[:, :read]) and not out[:, read:].any()
 
 

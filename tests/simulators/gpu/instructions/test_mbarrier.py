@@ -64,18 +64,23 @@ setp.lt.u32 %p3, %r5, 8;
 @%p3 bra LOOP;
 st.global.u32 [%rd11], %r7;
 """
-BY_STATE = "mbarrier.arrive.shared.b64 %rd9, [%r8];", "WAIT: mbarrier.test_wait.shared.b64 %p2, [%r8], %rd9; @!%p2 bra WAIT;"
+BY_STATE = (
+    "mbarrier.arrive.shared.b64 %rd9, [%r8];",
+    "WAIT: mbarrier.test_wait.shared.b64 %p2, [%r8], %rd9; @!%p2 bra WAIT;",
+)
 BY_PARITY = (
     "mbarrier.arrive.release.cta.shared::cta.b64 _, [%r8], 1;",
     "WAIT: mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 %p2, [%r8], %r6, 1000; @!%p2 bra WAIT;",
 )
 
 
-@pytest.mark.parametrize("seed", [None, 0, 1])
+@pytest.mark.parametrize("seed", [None, 0])
 @pytest.mark.parametrize(("arrive", "wait"), [BY_STATE, BY_PARITY])
-@pytest.mark.parametrize("block", [1, 50, 128])
+@pytest.mark.parametrize("block", [1, 50])
 def test_phases(block: int, arrive: str, wait: str, seed: int | None) -> None:
-    text = kernel(initialized(block) + RING.format(arrive=arrive, wait=wait), 1, BARS + ".shared .align 8 .b8 ring[2048];")
+    text = kernel(
+        initialized(block) + RING.format(arrive=arrive, wait=wait), 1, BARS + ".shared .align 8 .b8 ring[2048];"
+    )
     out = np.zeros(3 * block, np.uint32)
     run(text, [out], grid=3, block=block, gpu=Gpu(H200, seed=seed))
     neighbour = (np.arange(block) + 1) % block

@@ -35,7 +35,7 @@ def test_what_an_h200_did(seed: int) -> None:
     tensor, box = (aligned(array) for array in case.memory())
     arrays = [tensor, box, map_of(tensor, case.tensor_map)]
     if ON_CHIP[seed] == ILLEGAL:
-        with pytest.raises(SimulatorError, match="no multiple of 16|none may be negative"):
+        with pytest.raises(SimulatorError, match=r"no multiple of 16|none may be negative"):
             run(case.text(), arrays)
     else:
         run(case.text(), arrays)

@@ -22,7 +22,8 @@ PLAIN = TensorMap(0x7F0000000000, "bf16", (100, 60), (256,), (64, 8), (1, 1), 12
 
 
 def as_map(arguments: dict[str, Any]) -> TensorMap:
-    return TensorMap(**{name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()})
+    fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in arguments.items()}
+    return TensorMap(**fields)
 
 
 @pytest.mark.parametrize("number", range(len(DRIVER_MAPS)))
@@ -31,6 +32,34 @@ def test_the_drivers_bytes(number: int) -> None:
     data = bytes.fromhex(arguments.pop("bytes"))
     assert decode(data) == as_map(arguments)
     assert encode(as_map(arguments))[:READ] == data
+
+
+# 32-bit words 2 to 14 as the host code of CuTeDSL 4.8.1 wrote them, for sm_90a and sm_100a alike.
+CUTEDSL_WORDS = [
+    ("46512 10 0 0 0 0 63 3b 0 0 0 3f000000 7", replace(PLAIN, l2_promotion=2)),
+    ("42512 10 0 0 0 0 63 3b 0 0 0 f000000 7", replace(PLAIN, box=(16, 8), swizzle=32, l2_promotion=2)),
+    ("50392 80 0 0 0 0 7f 3b 0 0 0 1f000000 7", ("f32", (128, 60), (2048,), (32, 8), {"rounds_to_tf32": True})),
+    ("240492 100 0 0 0 0 7f 3b 0 0 0 1f000000 7", ("f64", (128, 60), (4096,), (32, 8), {})),
+    (
+        "c6392 20 0 0 0 0 63 3b 0 0 0 1f000000 7",
+        ("f32", (100, 60), (512,), (32, 8), {"swizzle": 128, "swizzle_atom": 32}),
+    ),
+    (
+        "40542 2 c 3c f0 0 f 5 4 3 2 f000000 30201",
+        ("bf16", (16, 6, 5, 4, 3), (32, 192, 960, 3840), (16, 2, 3, 4, 1), {}),
+    ),
+    ("40502 0 0 0 0 0 ff 0 0 0 0 3f000000 0", ("bf16", (256,), (), (64,), {})),
+]
+
+
+@pytest.mark.parametrize(("words", "meaning"), CUTEDSL_WORDS)
+def test_the_bytes_of_cutedsl(words: str, meaning: Any) -> None:
+    if isinstance(meaning, tuple):
+        element, shape, strides, box, others = meaning
+        steps = (1,) * len(shape)
+        meaning = TensorMap(PLAIN.address, element, shape, strides, box, steps, l2_promotion=2, **others)
+    numbers = [PLAIN.address & 0xFFFFFFFF, PLAIN.address >> 32, *(int(word, 16) for word in words.split()), 0]
+    assert decode(np.array(numbers, np.uint32).tobytes()) == meaning
 
 
 @st.composite
