@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from optimized.compile.arch import Arch, arch_of_capability
 from optimized.compile.kernel import Kernel
 from optimized.compile.library import library
+from optimized.counters import NUM_COUNTERS, CounterNumbers
 
 Tensor = Any  # torch.Tensor, Outline, or another kind that carries its `panel_device`
 
@@ -31,6 +32,9 @@ class Device(Protocol):
     def run(self, kernel: Kernel, *tensors: Tensor) -> None:
         """Launch, on the current stream."""
 
+    def barrier_counter(self) -> Tensor:  # i32 [1]
+        """For one launch, on the current stream, that is to be made now: see `grid_barrier`. Errors: RuntimeError."""
+
 
 def device_of(tensor: Tensor) -> Device:
     """Errors: ValueError for a tensor in host memory."""
@@ -44,7 +48,12 @@ def device_of(tensor: Tensor) -> Device:
 
 def dtype_of(tensor: Tensor) -> str:
     """As `reference.formats` names it: "bfloat16"."""
-    return str(tensor.dtype).removeprefix("torch.")
+    return _name_of(tensor.dtype)
+
+
+@cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def alignment_of(*tensors: Tensor) -> int:
@@ -59,19 +68,36 @@ class Gpu:
     """One that torch knows."""
 
     def __init__(self, index: int) -> None:
+        """Errors: RuntimeError while a graph is captured, into which nothing of this may go."""
         import torch
 
+        with torch.cuda.device(index):
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError(
+                    f"the optimized panel is first used on cuda:{index} while a graph is captured: "
+                    "call an operation, of however few tokens, before that"
+                )
         properties = torch.cuda.get_device_properties(index)
         self.arch = arch_of_capability(properties.major, properties.minor)
         self.num_sms: int = properties.multi_processor_count
+        self._index = index
         self._name = f"cuda:{index}"
         self._torch = torch
+        self._counters = torch.zeros(NUM_COUNTERS, dtype=torch.int32, device=self._name)
+        torch.cuda.synchronize(index)  # so that they are 0 for every stream
+        self._numbers = CounterNumbers(NUM_COUNTERS)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Tensor:
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=self._name)
 
     def run(self, kernel: Kernel, *tensors: Tensor) -> None:
         library().load(kernel, self.arch)(*tensors)
+
+    def barrier_counter(self) -> Tensor:
+        cuda = self._torch.cuda
+        with cuda.device(self._index):
+            number = self._numbers.take(cuda.current_stream().cuda_stream, cuda.is_current_stream_capturing())
+        return self._counters[number : number + 1]
 
 
 _gpu = cache(Gpu)
@@ -85,13 +111,14 @@ class Outline:
     dtype: str
     panel_device: CompileOnly
     strides: tuple[int, ...] | None = None  # None: contiguous
+    address: int = 0  # as if it had one: what it is a multiple of
 
     def stride(self, dim: int | None = None) -> Any:
         strides = self.strides or tuple(prod(self.shape[axis + 1 :]) for axis in range(len(self.shape)))
         return strides if dim is None else strides[dim]
 
     def data_ptr(self) -> int:
-        return 0
+        return self.address
 
 
 @dataclass
@@ -110,3 +137,6 @@ class CompileOnly:
 
     def run(self, kernel: Kernel, *tensors: Tensor) -> None:
         self.launched(kernel, tensors)
+
+    def barrier_counter(self) -> Outline:
+        return Outline((1,), "int32", self)

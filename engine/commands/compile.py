@@ -31,13 +31,17 @@ def main(arguments: Sequence[str]) -> int:
         arch_named = load_function("optimized.compile.arch:arch_named")
     except ImportError as error:
         raise UsageError(f"compiling needs CuTeDSL ({error}); pip install 'diptych[compile]'") from error
+    if options.sms is not None and options.sms < 1:
+        raise UsageError(f"--sms is a number of multiprocessors, 1 or more; {options.sms} is none")
     console = Console(stderr=True)
     directory = options.out or cache_directory() / "kernels"
     try:
         archs = [arch_named(name) for name in dict.fromkeys(options.arch.split(","))]
         config = _config(options.model)
         kernels = [
-            (kernel, arch) for arch in archs for kernel in kernels_of(config, arch, max_tokens=options.max_tokens)
+            (kernel, arch)
+            for arch in archs
+            for kernel in kernels_of(config, arch, max_tokens=options.max_tokens, num_sms=options.sms)
         ]
         start = time.perf_counter()
         with _progress(console) as progress:
@@ -62,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--arch", default="sm_90a,sm_100a,sm_103a", metavar="NAMES", help="(default %(default)s)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: the cache")
     parser.add_argument("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help="of one step")
+    parser.add_argument(
+        "--sms", type=int, metavar="N", help="multiprocessors of the chip (default: as the architecture's usual board)"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     return parser
 

@@ -15,11 +15,11 @@ _DIGEST_SIZE = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Resources:
-    """What one kernel of a compilation takes, as its cubin says."""
+    """What a kernel takes, as its cubin and the host code that launches it say."""
 
     kernel: str  # its symbol
     registers: int  # of each thread
-    shared_bytes: int  # static, of each block
+    shared_bytes: int  # of each block: static, and what a launch adds
     local_bytes: int  # of each thread: spilled registers, and arrays that are indexed at run time
 
 

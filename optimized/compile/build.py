@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from cutlass import cute
 from cutlass.cute.runtime import make_fake_stream
 
 from optimized.compile.arch import Arch
-from optimized.compile.artifact import Artifact
+from optimized.compile.artifact import Artifact, Resources
 from optimized.compile.cubin import resources_of
+from optimized.compile.host_code import dynamic_shared_bytes
 from optimized.compile.kernel import Kernel
+from optimized.compile.key import sources_are_those_of_keys
 
 
 class CompileError(Exception):
-    """A kernel that the compiler refused."""
+    """A kernel that the compiler refused, or that no chip could run."""
 
 
 def build(kernel: Kernel, arch: Arch) -> Artifact:
@@ -30,14 +33,28 @@ def build(kernel: Kernel, arch: Arch) -> Artifact:
             compiled = cute.compile(kernel, *kernel.arguments(), stream, options=options)
             file = directory / "kernel.o"
             compiled.export_to_c(str(file), function_name=kernel.symbol)
+            (cubin,) = directory.glob("*.cubin")
+            resources = _resources(cubin.read_bytes(), str(compiled.ir_module))
         except Exception as error:
             raise CompileError(f"{kernel} does not compile for {arch.name}: {error}") from error
-        (ptx,), (cubin,) = directory.glob("*.ptx"), directory.glob("*.cubin")
+        if resources.shared_bytes > arch.shared_bytes_per_block:
+            raise CompileError(
+                f"{kernel} takes {resources.shared_bytes} bytes of shared memory a block; "
+                f"{arch.name} has {arch.shared_bytes_per_block}"
+            )
+        if not sources_are_those_of_keys():
+            raise CompileError(f"the sources changed while {kernel} was compiled, or before: run again")
+        (ptx,) = directory.glob("*.ptx")
         return Artifact(
             kernel.symbol,
             arch.name,
             file.read_bytes(),
             ptx.read_text(),
-            resources_of(cubin.read_bytes()),
+            (resources,),
             time.perf_counter() - start,
         )
+
+
+def _resources(cubin: bytes, host_code: str) -> Resources:
+    (kernel,) = resources_of(cubin)
+    return replace(kernel, shared_bytes=kernel.shared_bytes + dynamic_shared_bytes(host_code))

@@ -1,7 +1,10 @@
 """What a kernel takes of a chip, read from its cubin: an ELF file whose `.nv.info` sections say it.
 
 A section `.nv.info` is a list of attributes: format (1 byte), id (1 byte), then a value of 2 bytes, or its size in
-2 bytes and the value. Those of size 8 name a symbol and a number. Source: the layout that `cuobjdump -elf` prints.
+2 bytes and the value. Those of size 8 name a symbol and a number. A section `.nv.shared.KERNEL` has the size of the
+kernel's static shared memory; from sm_90 on, the 1 KiB that the system takes of each block lies before it and is
+counted, which a section `.nv.shared.reserved.0` tells. Source: the layout that `cuobjdump -elf` prints, beside what
+`ptxas -v` says.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from optimized.compile.artifact import Resources
 
 _SIZED = 4  # the format whose value has a size of its own
+_SYSTEM_SHARED = 1024  # bytes
 _FRAME_SIZE, _REGISTERS = 0x11, 0x2F  # ids: bytes of local memory a thread, registers a thread
 
 
@@ -35,9 +39,14 @@ def resources_of(cubin: bytes) -> tuple[Resources, ...]:
         elif attribute == _FRAME_SIZE:
             local[symbol] = value
     kernels = {index: symbols[index] for index in registers if f".text.{symbols[index]}" in sections}
-    nothing = _Section("", b"", 0)
+    system = _SYSTEM_SHARED if ".nv.shared.reserved.0" in sections else 0
+
+    def shared(name: str) -> int:
+        section = sections.get(f".nv.shared.{name}")
+        return 0 if section is None else section.size - system
+
     return tuple(
-        Resources(name, registers[index], sections.get(f".nv.shared.{name}", nothing).size, local.get(index, 0))
+        Resources(name, registers[index], shared(name), local.get(index, 0))
         for index, name in sorted(kernels.items(), key=lambda kernel: kernel[1])
     )
 

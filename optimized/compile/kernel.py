@@ -37,13 +37,22 @@ class Kernel(ABC):
 
     @property
     def widest_access(self) -> int:
-        """Bytes of the widest global load or store that its PTX must hold; 0 promises none."""
+        """Bytes of the widest global load that its PTX must hold, and of the widest store; 0 promises none."""
+        return 0
+
+    @property
+    def widest_store(self) -> int:
+        """Where what is stored is narrower than what is loaded."""
+        return self.widest_access
+
+    @property
+    def waiting_blocks(self) -> int:
+        """Blocks that wait for each other, so that all must be resident at once; 0 if none waits."""
         return 0
 
     @property
     def is_cooperative(self) -> bool:
-        """Do its blocks wait for each other, so that all must be resident at once?"""
-        return False
+        return self.waiting_blocks > 0
 
     @property
     def constants(self) -> dict[str, Any]:

@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from optimized.compile.arch import Arch
+from optimized.compile.kernel import Kernel
 
 _ROOT = Path(__file__).parent.parent
 _COMPILERS = ("nvidia-cutlass-dsl", "apache-tvm-ffi")  # by the beginning of a distribution's name
 
 
-def compile_key(kernel: Any, arch: Arch) -> str:
-    """64 hexadecimal digits for a kernel (a frozen dataclass of constants that JSON can hold) and an architecture."""
+def compile_key(kernel: Kernel, arch: Arch) -> str:
+    """64 hexadecimal digits for a kernel and an architecture."""
     described = {
         "kernel": f"{type(kernel).__module__}:{type(kernel).__qualname__}",
-        "constants": {field.name: getattr(kernel, field.name) for field in fields(kernel)},
+        "constants": kernel.constants,
         "arch": arch.name,
         "compilers": compiler_versions(),
-        "source": source_hash(),
+        "source": _LOADED,
     }
     return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
@@ -40,11 +39,19 @@ def compiler_versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in sorted(set(names)) if name.startswith(_COMPILERS)}
 
 
-@cache
 def source_hash() -> str:
-    """Of all Python text of the optimized panel: a kernel may call any of it."""
+    """Of all Python text of the optimized panel as it is on disk now: a kernel may call any of it."""
     digest = hashlib.sha256()
     for path in sorted(_ROOT.rglob("*.py")):
         text = path.read_bytes()
         digest.update(f"{path.relative_to(_ROOT)} {len(text)}\n".encode() + text)
     return digest.hexdigest()
+
+
+# Of the text that this process runs: this module is imported with the first kernel.
+_LOADED = source_hash()
+
+
+def sources_are_those_of_keys() -> bool:
+    """Is the text on disk still what keys say? The compiler reads kernels from their files."""
+    return source_hash() == _LOADED

@@ -60,8 +60,12 @@ def _loaded(artifact: Artifact) -> Callable[..., Any]:
 
 def cache_directories() -> tuple[Path, ...]:
     """Where compiled kernels are: in the cache ($DIPTYCH_CACHE, or else ~/.cache/diptych), where new ones are kept too;
-    then in the folders that DIPTYCH_KERNELS lists as PATH does, which `diptych compile --out` may have filled."""
-    base = Path(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych").expanduser()
+    then in the folders that DIPTYCH_KERNELS lists as PATH does, which `diptych compile --out` may have filled.
+
+    Errors: FileNotFoundError without a home."""
+    base = Path(os.path.expanduser(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych"))
+    if base.parts[0].startswith("~"):  # a user that is in no passwd file, as in some containers
+        raise FileNotFoundError(f"there is no home directory for the cache {base}: set DIPTYCH_CACHE to a folder")
     listed = os.environ.get("DIPTYCH_KERNELS", "").split(os.pathsep)
     return base / "kernels", *(Path(one) for one in listed if one)
 

@@ -27,23 +27,27 @@ def most_registers(arch: Arch, threads: int) -> int:
     return min(MAX_REGISTERS, of_warp // WARP)
 
 
-def resident_blocks(arch: Arch, num_sms: int, *, threads: int, registers: int, shared_bytes: int) -> int:
-    """Blocks that are resident at once on a chip of which nothing else has a part; 0 where not even one fits.
+def blocks_by_limit(arch: Arch, *, threads: int, registers: int, shared_bytes: int) -> dict[str, int]:
+    """How many blocks of a multiprocessor each thing that it has is enough for.
 
     threads, shared_bytes: of a block. registers: of a thread.
     """
-    if threads > MAX_THREADS or registers > MAX_REGISTERS or shared_bytes > arch.shared_bytes_per_block:
-        return 0
     warps = -(-threads // WARP)
     registers_of_warp = _round_up(max(registers, 1) * WARP, _REGISTER_UNIT)
     warps_of_registers = arch.registers_per_sm // _PARTITIONS // registers_of_warp * _PARTITIONS
-    per_sm = min(
-        arch.max_blocks_per_sm,
-        arch.max_threads_per_sm // (warps * WARP),
-        warps_of_registers // warps,
-        arch.shared_bytes_per_sm // _round_up(shared_bytes + _SYSTEM_SHARED, _SHARED_UNIT),
-    )
-    return per_sm * num_sms
+    shared = _round_up(shared_bytes + _SYSTEM_SHARED, _SHARED_UNIT)
+    return {
+        "registers": 0 if registers > MAX_REGISTERS else warps_of_registers // warps,
+        "shared memory": 0 if shared_bytes > arch.shared_bytes_per_block else arch.shared_bytes_per_sm // shared,
+        "threads": 0 if threads > MAX_THREADS else arch.max_threads_per_sm // (warps * WARP),
+        "blocks": arch.max_blocks_per_sm,
+    }
+
+
+def resident_blocks(arch: Arch, num_sms: int, *, threads: int, registers: int, shared_bytes: int) -> int:
+    """Blocks that are resident at once on a chip of which nothing else has a part; 0 where not even one fits."""
+    limits = blocks_by_limit(arch, threads=threads, registers=registers, shared_bytes=shared_bytes)
+    return min(limits.values()) * num_sms
 
 
 def require_resident(arch: Arch, num_sms: int, blocks: int, *, threads: int, registers: int, shared_bytes: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
+from optimized.arguments import FLOATS, output, require, require_two, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import row_launch
 from optimized.device import Tensor, device_of, dtype_of
@@ -97,13 +98,20 @@ def add_rms_norm(
     weight_bias: float = 0.0,
     out: tuple[Tensor, Tensor] | None = None,  # [T, H] each; either may be x or residual itself
 ) -> tuple[Tensor, Tensor]:  # (normed [T, H], new residual [T, H]), x's dtype: `out`, or new memory
-    """Add x to the residual stream, round the sum, normalise the rounded sum."""
+    """Add x to the residual stream, round the sum, normalise the rounded sum.
+
+    Either of out may be x or residual itself, for a thread reads its part of both rows before it writes; but not both
+    the same one. Errors: ValueError, TypeError for tensors that do not fit.
+    """
     device = device_of(x)
-    num_rows, hidden_size = x.shape
-    dtype, weight_dtype = dtype_of(x), dtype_of(weight)
-    if out is None:
-        out = device.empty((num_rows, hidden_size), dtype), device.empty((num_rows, hidden_size), dtype)
-    normed, new_residual = out
+    shape = num_rows, hidden_size = sizes_of("add_rms_norm", "x", x, ("T", "H"))
+    dtype = dtype_of(x)
+    require("add_rms_norm", "residual", residual, shape, (dtype,))
+    require("add_rms_norm", "weight", weight, (hidden_size,), FLOATS)
+    normed, new_residual = out or (None, None)
+    normed = output("add_rms_norm", "out[0]", normed, device, shape, dtype)
+    new_residual = output("add_rms_norm", "out[1]", new_residual, device, shape, dtype)
+    require_two("add_rms_norm", "out[0]", normed, "out[1]", new_residual)
     if num_rows == 0:
         return normed, new_residual
     rows = (x, residual, normed, new_residual)
@@ -112,9 +120,9 @@ def add_rms_norm(
     kernel = AddRmsNorm(
         hidden_size,
         dtype,
-        weight_dtype,
-        eps,
-        weight_bias,
+        dtype_of(weight),
+        float(eps),
+        float(weight_bias),
         launch.vector,
         launch.vectors,
         launch.threads_per_row,

@@ -12,10 +12,11 @@ from typing import Any
 import cutlass
 from cutlass import cute, range_constexpr
 
+from optimized.arguments import INT32, output, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.device import Tensor, device_of, dtype_of
-from optimized.kernels.items import ItemLaunch, access, indices_of, item, item_launch, num_blocks
-from optimized.kernels.rows import Vectorized, common_vector, rows_of
+from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
+from optimized.kernels.rows import Vectorized, common_vector, rows_of, vector_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Embedding(Vectorized, Kernel):
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
         table, out = (rows_of(self.dtype, rows, self.hidden_size, self.vector) for rows in (cute.sym_int(), num_tokens))
-        return indices_of("int32", num_tokens), table, out
+        return vector_of("int32", num_tokens), table, out
 
     @cute.jit
     def __call__(
@@ -76,11 +77,12 @@ def embedding(
     *,
     out: Tensor | None = None,  # [T, H]
 ) -> Tensor:  # [T, H], the table's dtype: `out`, or new memory
-    """Look up rows."""
+    """Look up rows. Errors: ValueError, TypeError for tensors that do not fit."""
     device = device_of(table)
-    (num_tokens,), (_, hidden_size) = token_ids.shape, table.shape
+    _, hidden_size = sizes_of("embedding", "table", table, ("V", "H"))
+    num_tokens, *_ = sizes_of("embedding", "token_ids", token_ids, ("T",), INT32)
     dtype = dtype_of(table)
-    out = device.empty((num_tokens, hidden_size), dtype) if out is None else out
+    out = output("embedding", "out", out, device, (num_tokens, hidden_size), dtype)
     if num_tokens == 0:
         return out
     vector = common_vector(device.arch, hidden_size, table, out)

@@ -14,6 +14,7 @@ from typing import Any
 import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
+from optimized.arguments import output, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
@@ -117,13 +118,22 @@ def gated_activation(
     kind: str,  # one of KINDS
     out: Tensor | None = None,  # [T, I]
 ) -> Tensor:  # [T, I], gate_up's dtype: `out`, or new memory
-    """act(gate) * up, element by element. Errors: ValueError for an activation that is not known."""
+    """act(gate) * up, element by element.
+
+    Errors: ValueError for an activation that is not known, or an odd number of channels; ValueError, TypeError for
+    tensors that do not fit.
+    """
     if kind not in KINDS:
         raise ValueError(f"unknown activation {kind!r}; known are {', '.join(KINDS)}")
     device = device_of(gate_up)
-    num_rows, intermediate_size = gate_up.shape[0], gate_up.shape[1] // 2
+    num_rows, channels = sizes_of("gated_activation", "gate_up", gate_up, ("T", "2 I"))
+    if channels % 2:
+        raise ValueError(
+            f"gated_activation: gate_up has {channels} channels; gate and up must have as many as each other"
+        )
+    intermediate_size = channels // 2
     dtype = dtype_of(gate_up)
-    out = device.empty((num_rows, intermediate_size), dtype) if out is None else out
+    out = output("gated_activation", "out", out, device, (num_rows, intermediate_size), dtype)
     if num_rows == 0:
         return out
     vector = common_vector(device.arch, intermediate_size, gate_up, out)

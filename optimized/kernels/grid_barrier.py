@@ -16,21 +16,23 @@ Why that is right:
   semantics has synchronized with every block; and thread 0 meets its block's threads again. What was written must be
   read by ordinary loads, not by those of the non-coherent path.
 
-The counter must be 0 when it is first used, and two launches that run at the same time must not share it:
-`barrier_counter` gives each device one, for launches that follow each other on a stream.
+The counter must be 0 when it is first used, and two launches that may run at the same time must not share it. So a
+device has a pool of counters, zeroed before anything is launched on it, and `Device.barrier_counter` says which one a
+launch takes (`optimized.counters` has the rule):
+- A launch that is made now takes the one of the current stream: launches of a stream follow each other.
+- A launch that is captured into a graph takes one of its own, which no other launch ever gets, captured or not. Replays
+  of one graph follow each other, and two graphs share none. It is a graph that was instantiated once, as torch does;
+  two instances of one captured graph must not be replayed at once.
+- The pool does not grow: when all counters are taken, a RuntimeError says so. The device makes it when it is first
+  used; if that is while a graph is captured, a RuntimeError says so too.
+A launch that is killed between its barriers may leave a counter that is no longer right: what comes after a failed
+launch needs a new process, as it does for CUDA itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import cutlass
 from cutlass import cute
-
-from optimized.compile.kernel import Kernel
-from optimized.device import Device, Tensor
-from optimized.kernels.rows import vector_of
 
 _HALF = 2**31
 
@@ -53,29 +55,3 @@ def grid_barrier(
         while (now ^ found) >= 0:
             now = cute.arch.load(mCounter.iterator, cutlass.Int32, sem="acquire", scope="gpu")
     cute.arch.sync_threads()
-
-
-@dataclass(frozen=True)
-class ZeroCounter(Kernel):
-    """The first value of a barrier's counter."""
-
-    def arguments(self) -> tuple[Any, ...]:
-        return (vector_of("int32", 1, 1),)
-
-    @cute.jit
-    def __call__(self, mCounter: cute.Tensor, stream: Any) -> None:
-        self.kernel(mCounter).launch(grid=[1, 1, 1], block=[1, 1, 1], stream=stream)
-
-    @cute.kernel
-    def kernel(self, mCounter: cute.Tensor) -> None:
-        mCounter[0] = cutlass.Int32(0)
-
-
-def barrier_counter(device: Device) -> Tensor:  # i32 [1]
-    """The counter of a device, zeroed when it is first asked for (which must not be while a graph is captured)."""
-    held = vars(device)
-    if "barrier_counter" not in held:
-        counter = device.empty((1,), "int32")
-        device.run(ZeroCounter(), counter)
-        held["barrier_counter"] = counter
-    return held["barrier_counter"]

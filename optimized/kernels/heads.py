@@ -51,8 +51,7 @@ def head_launch(
 
     kinds: heads of q, of k ... of a token. vector: divides head_dim / 2. Errors: ValueError for an odd head_dim.
     """
-    if head_dim % 2:
-        raise ValueError(f"a head has two halves; one of {head_dim} channels has not")
+    require_even("a kernel over heads", head_dim)
     lanes = gcd(_MAX_LANES, head_dim // 2 // vector)
     vectors = head_dim // vector // lanes
 
@@ -65,6 +64,12 @@ def head_launch(
     some = launch(1, 4)
     many = launch(max(1, min(_BYTES_IN_FLIGHT // (vector * vectors * itemsize), max(kinds))), 2)
     return many if threads(many) >= 2 * num_sms * _THREADS_PER_SM else some
+
+
+def require_even(operation: str, head_dim: int) -> None:
+    """Errors: ValueError."""
+    if head_dim % 2:
+        raise ValueError(f"{operation}: a head has two halves; one of {head_dim} channels has not")
 
 
 def heads_of(dtype: str, num_tokens: Any, num_heads: int, head_dim: int, vector: int) -> Any:

@@ -12,9 +12,6 @@ from typing import Any
 
 import cutlass
 from cutlass import cute
-from cutlass.cute.runtime import make_fake_tensor
-
-from optimized.kernels.rows import DTYPES, itemsize
 
 
 @dataclass(frozen=True)
@@ -58,8 +55,3 @@ def item(i: int, row_items: int, launch: ItemLaunch) -> tuple[Any, Any]:
 def access(mRow: cute.Tensor, vector: int, number: Any) -> cute.Tensor:  # [vector]
     """Elements number * vector .. of a row, which are loaded or stored at once."""
     return cute.zipped_divide(mRow, (vector,))[None, number]
-
-
-def indices_of(dtype: str, count: Any) -> Any:
-    """A fake tensor [count] of integers, contiguous."""
-    return make_fake_tensor(DTYPES[dtype], (count,), (1,), assumed_align=itemsize(dtype))

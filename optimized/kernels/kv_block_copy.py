@@ -8,17 +8,18 @@ Rounding: none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
+from optimized.arguments import INT32, require
 from optimized.compile.kernel import Kernel
 from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
-from optimized.kernels.rows import DTYPES, Vectorized, common_vector
+from optimized.kernels.kv_cache import cache_sizes, caches_of
+from optimized.kernels.rows import Vectorized, common_vector
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,9 @@ class KvBlockCopy(Vectorized, Kernel):
         return self.num_kv_heads * self.block_size * self.head_dim // self.vector
 
     def arguments(self) -> tuple[Any, ...]:
-        num_pool_blocks = cute.sym_int()
-        k_cache, v_cache = (
-            make_fake_tensor(
-                DTYPES[self.dtype],
-                (num_pool_blocks, self.num_kv_heads, self.block_size, self.head_dim),
-                (cute.sym_int64(divisibility=self.vector), self.block_size * self.head_dim, self.head_dim, 1),
-                assumed_align=self.widest_access,
-            )
-            for _ in range(2)
-        )
+        caches = caches_of(self.dtype, self.num_kv_heads, self.block_size, self.head_dim, self.vector)
         pairs = make_fake_tensor(cutlass.Int32, (cute.sym_int(), 2), (2, 1), assumed_align=4)
-        return k_cache, v_cache, pairs
+        return *caches, pairs
 
     @cute.jit
     def __call__(
@@ -103,13 +95,14 @@ def kv_block_copy(
     v_cache: Tensor,  # [B, Nkv, bs, D], blocks contiguous; overwritten
     pairs: Tensor,  # i32 [N, 2]: source, destination; -1 for either copies nothing
 ) -> tuple[Tensor, Tensor]:  # (k_cache, v_cache)
-    """Copy whole blocks within both caches."""
+    """Copy whole blocks within both caches. Errors: ValueError, TypeError for tensors that do not fit."""
     device = device_of(k_cache)
-    _, num_kv_heads, block_size, head_dim = k_cache.shape
+    _, num_kv_heads, block_size, head_dim = cache_sizes("kv_block_copy", k_cache, v_cache)
+    dtype = dtype_of(k_cache)
+    require("kv_block_copy", "pairs", pairs, (*pairs.shape[:1], 2), INT32)
     if pairs.shape[0] == 0:
         return k_cache, v_cache
-    dtype = dtype_of(k_cache)
-    length = prod(k_cache.shape[1:])
+    length = num_kv_heads * block_size * head_dim
     vector = common_vector(device.arch, length, k_cache, v_cache)
     launch = item_launch(device.num_sms, pairs.shape[0] * (length // vector), items=4)
     kernel = KvBlockCopy(num_kv_heads, block_size, head_dim, dtype, vector, launch.threads, launch.items)

@@ -21,13 +21,16 @@ from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
-from cutlass.cute.runtime import make_fake_tensor
+from cutlass.memory import SmemAllocator
 
+from optimized.arguments import FLOATS, require, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
-from optimized.kernels.items import access, indices_of
-from optimized.kernels.rows import DTYPES, common_vector, itemsize
+from optimized.kernels.heads import heads_of
+from optimized.kernels.items import access
+from optimized.kernels.kv_cache import cache_sizes, caches_of
+from optimized.kernels.rows import common_vector, itemsize, vector_of
 
 THREADS = 128  # of a block
 _SCANNED = 8  # slots that a thread reads at once
@@ -47,7 +50,11 @@ class KvWrite(Kernel):
 
     @property
     def widest_access(self) -> int:
-        return self.vector * max(itemsize(self.dtype), itemsize(self.cache_dtype))
+        return self.vector * itemsize(self.dtype)
+
+    @property
+    def widest_store(self) -> int:
+        return self.vector * itemsize(self.cache_dtype)
 
     @property
     def accesses(self) -> int:
@@ -55,27 +62,10 @@ class KvWrite(Kernel):
         return self.head_dim // self.vector
 
     def arguments(self) -> tuple[Any, ...]:
-        num_tokens, num_blocks = cute.sym_int(), cute.sym_int()
-        head = self.block_size * self.head_dim
-        k, v = (
-            make_fake_tensor(
-                DTYPES[self.dtype],
-                (num_tokens, self.num_kv_heads, self.head_dim),
-                (cute.sym_int64(divisibility=self.vector), self.head_dim, 1),
-                assumed_align=self.vector * itemsize(self.dtype),
-            )
-            for _ in range(2)
-        )
-        k_cache, v_cache = (
-            make_fake_tensor(
-                DTYPES[self.cache_dtype],
-                (num_blocks, self.num_kv_heads, self.block_size, self.head_dim),
-                (cute.sym_int64(divisibility=self.vector), head, self.head_dim, 1),
-                assumed_align=self.vector * itemsize(self.cache_dtype),
-            )
-            for _ in range(2)
-        )
-        return k, v, k_cache, v_cache, indices_of("int64", num_tokens)
+        num_tokens = cute.sym_int()
+        k, v = (heads_of(self.dtype, num_tokens, self.num_kv_heads, self.head_dim, self.vector) for _ in range(2))
+        caches = caches_of(self.cache_dtype, self.num_kv_heads, self.block_size, self.head_dim, self.vector)
+        return k, v, *caches, vector_of("int64", num_tokens)
 
     @cute.jit
     def __call__(
@@ -100,7 +90,7 @@ class KvWrite(Kernel):
         block, _, _ = cute.arch.block_idx()
         head = block % self.num_kv_heads
         first_token = block // self.num_kv_heads * self.tokens
-        sIsWritten = cutlass.utils.SmemAllocator().allocate_tensor(cutlass.Int32, cute.make_layout(self.block_size))
+        sIsWritten = SmemAllocator().allocate_tensor(cutlass.Int32, cute.make_layout(self.block_size))
         self.write(mK, mV, mKCache, mVCache, mSlots, first_token, head)
 
         # Lane i of every warp looks at token i, so that all warps agree on which of them open a block.
@@ -222,17 +212,25 @@ def kv_write(
     v_cache: Tensor,  # [B, Nkv, bs, D], blocks contiguous; overwritten
     slot_mapping: Tensor,  # i64 [T]: block * bs + offset, or -1, which writes nothing
 ) -> tuple[Tensor, Tensor]:  # (k_cache, v_cache)
-    """Write T tokens into both caches."""
+    """Write T tokens into both caches. Precondition, which is not checked: no slot is named twice.
+
+    Errors: ValueError, TypeError for tensors that do not fit.
+    """
     device = device_of(k)
-    num_tokens, num_kv_heads, head_dim = k.shape
+    num_tokens, num_kv_heads, head_dim = sizes_of("kv_write", "k", k, ("T", "Nkv", "D"))
+    dtype = dtype_of(k)
+    require("kv_write", "v", v, k.shape, (dtype,))
+    num_blocks, _, block_size, _ = cache_sizes("kv_write", k_cache, v_cache)
+    require("kv_write", "k_cache", k_cache, (num_blocks, num_kv_heads, block_size, head_dim), FLOATS)
+    require("kv_write", "slot_mapping", slot_mapping, (num_tokens,), ("int64",))
     if num_tokens == 0:
         return k_cache, v_cache
     vector = common_vector(device.arch, head_dim, k, v, k_cache, v_cache)
     kernel = KvWrite(
         num_kv_heads,
         head_dim,
-        k_cache.shape[2],
-        dtype_of(k),
+        block_size,
+        dtype,
         dtype_of(k_cache),
         vector,
         tokens_per_block(device.num_sms, num_tokens, num_kv_heads, head_dim // vector),

@@ -15,6 +15,7 @@ from typing import Any
 import cutlass
 from cutlass import cute, range_constexpr
 
+from optimized.arguments import FLOAT32, INT32, output, require, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
@@ -127,12 +128,16 @@ def moe_combine(
     *,
     out: Tensor | None = None,  # [T, H]
 ) -> Tensor:  # [T, H], of rows' dtype: `out`, or new memory
-    """Add up each token's rows, weighted. An unrouted (token, k) contributes 0, whatever its weight."""
+    """Add up each token's rows, weighted. An unrouted (token, k) contributes 0, whatever its weight.
+
+    Errors: ValueError, TypeError for tensors that do not fit.
+    """
     device = device_of(rows)
-    num_tokens, experts_per_token = row_of.shape
-    hidden_size = rows.shape[1]
+    _, hidden_size = sizes_of("moe_combine", "rows", rows, ("R", "H"))
+    num_tokens, experts_per_token = sizes_of("moe_combine", "row_of", row_of, ("T", "K"), INT32)
+    require("moe_combine", "weights", weights, row_of.shape, FLOAT32)
     dtype = dtype_of(rows)
-    out = device.empty((num_tokens, hidden_size), dtype) if out is None else out
+    out = output("moe_combine", "out", out, device, (num_tokens, hidden_size), dtype)
     if num_tokens == 0:
         return out
     vector = common_vector(device.arch, hidden_size, rows, out)

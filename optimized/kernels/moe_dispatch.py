@@ -8,16 +8,18 @@ beyond the last expert, is filled with 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
 
+from optimized.arguments import INT32, output, require, require_at_least_one, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP, row_launch
 from optimized.compile.residency import most_registers, require_resident
 from optimized.device import Device, Tensor, device_of, dtype_of
-from optimized.kernels.grid_barrier import barrier_counter, grid_barrier
+from optimized.kernels.grid_barrier import grid_barrier
 from optimized.kernels.moe_dispatch_launch import DispatchLaunch, dispatch_launch, dispatch_rows
 from optimized.kernels.moe_prefill import MoeRoute, MoeScatterRows
 from optimized.kernels.moe_routing import (
@@ -25,7 +27,6 @@ from optimized.kernels.moe_routing import (
     WARPS,
     add_up_warps,
     begin_experts,
-    list_of,
     place_of,
     rank_pairs,
     route_over_blocks,
@@ -77,7 +78,7 @@ class MoeDispatchAlone(Vectorized, Kernel):
         x = rows_of(self.dtype, num_tokens, self.hidden_size, self.vector)
         ids, row_of = (rows_of("int32", num_tokens, self.experts_per_token, 1) for _ in range(2))
         rows = rows_of(self.dtype, num_rows, self.hidden_size, self.vector)
-        return x, ids, vector_of("int32", self.num_experts + 1, 1), list_of(num_rows), row_of, rows
+        return x, ids, vector_of("int32", self.num_experts + 1), vector_of("int32", num_rows), row_of, rows
 
     @cute.jit
     def __call__(
@@ -155,17 +156,17 @@ class MoeDispatchTogether(Vectorized, Kernel):
     rows_capacity: int
 
     @property
-    def is_cooperative(self) -> bool:
-        return True
+    def waiting_blocks(self) -> int:
+        return self.blocks
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens, num_rows = cute.sym_int(), cute.sym_int()
         x = rows_of(self.dtype, num_tokens, self.hidden_size, self.vector)
         ids, row_of = (rows_of("int32", num_tokens, self.experts_per_token, 1) for _ in range(2))
-        counts, counter = rows_of("int32", self.blocks, self.num_experts, 1), vector_of("int32", 1, 1)
+        counts, counter = rows_of("int32", self.blocks, self.num_experts, 1), vector_of("int32", 1)
         rows = rows_of(self.dtype, num_rows, self.hidden_size, self.vector)
-        offsets = vector_of("int32", self.num_experts + 1, 1)
-        return x, ids, counts, counter, offsets, list_of(num_rows), row_of, rows
+        offsets = vector_of("int32", self.num_experts + 1)
+        return x, ids, counts, counter, offsets, vector_of("int32", num_rows), row_of, rows
 
     @cute.jit
     def __call__(
@@ -227,21 +228,32 @@ def moe_dispatch(
 
     Returns `out`, or new memory: expert_offsets i32 [E + 1], src_token i32 [R], row_of i32 [T, K], rows [R, H] of x's
     dtype, where R is `dispatch_rows`.
-    Errors: ValueError for more experts than can be dispatched to.
+    Errors: ValueError for more experts than can be dispatched to, and for a tile so large that a block's rows do not
+    fit its shared memory; ValueError, TypeError for tensors that do not fit.
     """
     device = device_of(x)
-    num_tokens, hidden_size = x.shape
-    experts_per_token = expert_ids.shape[1]
+    num_experts, tile = index(num_experts), index(tile)
+    require_at_least_one("moe_dispatch", "tile", tile)
+    num_tokens, hidden_size = sizes_of("moe_dispatch", "x", x, ("T", "H"))
+    _, experts_per_token = sizes_of("moe_dispatch", "expert_ids", expert_ids, ("T", "K"), INT32)
+    require("moe_dispatch", "expert_ids", expert_ids, (num_tokens, experts_per_token), INT32)
     dtype = dtype_of(x)
     num_rows = dispatch_rows(num_tokens, experts_per_token, num_experts, tile=tile)
-    if out is None:
-        shapes = ((num_experts + 1,), (num_rows,), (num_tokens, experts_per_token))
-        offsets, src_token, row_of = (device.empty(shape, "int32") for shape in shapes)
-        out = offsets, src_token, row_of, device.empty((num_rows, hidden_size), dtype)
-    offsets, src_token, row_of, rows = out
+    offsets, src_token, row_of, rows = out or (None,) * 4
+    offsets = output("moe_dispatch", "out[0]", offsets, device, (num_experts + 1,), "int32")
+    src_token = output("moe_dispatch", "out[1]", src_token, device, (num_rows,), "int32")
+    row_of = output("moe_dispatch", "out[2]", row_of, device, (num_tokens, experts_per_token), "int32")
+    rows = output("moe_dispatch", "out[3]", rows, device, (num_rows, hidden_size), dtype)
+    out = offsets, src_token, row_of, rows
     vector = common_vector(device.arch, hidden_size, x, rows)
     launch = dispatch_launch(
-        device.num_sms, num_tokens, experts_per_token, num_experts, tile=tile, row_accesses=-(-hidden_size // vector)
+        device.arch,
+        device.num_sms,
+        num_tokens,
+        experts_per_token,
+        num_experts,
+        tile=tile,
+        row_accesses=-(-hidden_size // vector),
     )
     row = hidden_size, experts_per_token, num_experts, tile, dtype, vector, launch.threads_per_row
     # No tokens still write the offsets.
@@ -272,4 +284,4 @@ def _scratch(device: Device, launch: DispatchLaunch, num_experts: int) -> tuple[
         registers=most_registers(device.arch, THREADS),
         shared_bytes=launch.shared_bytes,
     )
-    return device.empty((launch.blocks, num_experts), "int32"), barrier_counter(device)
+    return device.empty((launch.blocks, num_experts), "int32"), device.barrier_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from optimized.compile.arch import Arch
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.moe_routing import MAX_EXPERTS, THREADS, WARPS, routing_bytes
 
@@ -39,12 +40,9 @@ class DispatchLaunch:
     rows_capacity: int  # a power of two that holds the rows a block copies
     shared_bytes: int  # of a block, at most
 
-    @property
-    def is_cooperative(self) -> bool:
-        return self.variant != "alone"
-
 
 def dispatch_launch(
+    arch: Arch,
     num_sms: int,
     num_tokens: int,
     experts_per_token: int,
@@ -53,9 +51,9 @@ def dispatch_launch(
     tile: int,
     row_accesses: int,  # vectors of a row
 ) -> DispatchLaunch:
-    """Errors: ValueError for more experts than a block has threads."""
+    """Errors: ValueError for more experts than a block has threads, and for more rows than its shared memory holds."""
     if not 1 <= num_experts <= MAX_EXPERTS:
-        raise ValueError(f"from 1 to {MAX_EXPERTS} experts can be dispatched to; these are {num_experts}")
+        raise ValueError(f"moe_dispatch: 1 to {MAX_EXPERTS} experts can be dispatched to; these are {num_experts}")
     num_pairs = num_tokens * experts_per_token
     rows = dispatch_rows(num_tokens, experts_per_token, num_experts, tile=tile)
     is_alone = num_pairs <= MOST_PAIRS_ALONE
@@ -67,6 +65,12 @@ def dispatch_launch(
     is_apart = num_pairs > MOST_PAIRS_TOGETHER
     rows_per_block = 0 if is_apart else -(-rows // blocks)
     capacity = 0 if is_apart else _power_of_two(rows_per_block)
+    shared_bytes = routing_bytes(num_experts, warps, chunked=not is_alone) + 4 * capacity
+    if shared_bytes > arch.shared_bytes_per_block:
+        raise ValueError(
+            f"moe_dispatch: with tile {tile}, a block copies {rows_per_block} rows and takes {shared_bytes} bytes of "
+            f"shared memory; {arch.name} has {arch.shared_bytes_per_block}: take a smaller tile"
+        )
     return DispatchLaunch(
         "alone" if is_alone else "apart" if is_apart else "together",
         blocks,
@@ -74,7 +78,7 @@ def dispatch_launch(
         warps,
         _threads_per_row(row_accesses, rows_per_block),
         capacity,
-        routing_bytes(num_experts, warps, chunked=not is_alone) + 4 * capacity,
+        shared_bytes,
     )
 
 

@@ -12,7 +12,7 @@ import cutlass
 from cutlass import cute, range_constexpr
 
 from optimized.compile.kernel import Kernel
-from optimized.kernels.moe_routing import THREADS, list_of, route_over_blocks
+from optimized.kernels.moe_routing import THREADS, route_over_blocks
 from optimized.kernels.rows import Vectorized, load_row, rows_of, store_row, vector_of
 
 ROWS_CLEARED = 64  # rows that a group of threads looks through for padding
@@ -29,14 +29,21 @@ class MoeRoute(Kernel):
     items: int
 
     @property
-    def is_cooperative(self) -> bool:
-        return True
+    def waiting_blocks(self) -> int:
+        return self.blocks
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
         ids, row_of = (rows_of("int32", num_tokens, self.experts_per_token, 1) for _ in range(2))
-        counts, counter = rows_of("int32", self.blocks, self.num_experts, 1), vector_of("int32", 1, 1)
-        return ids, counts, counter, vector_of("int32", self.num_experts + 1, 1), list_of(cute.sym_int()), row_of
+        counts, counter = rows_of("int32", self.blocks, self.num_experts, 1), vector_of("int32", 1)
+        return (
+            ids,
+            counts,
+            counter,
+            vector_of("int32", self.num_experts + 1),
+            vector_of("int32", cute.sym_int()),
+            row_of,
+        )
 
     @cute.jit
     def __call__(
@@ -85,7 +92,7 @@ class MoeScatterRows(Vectorized, Kernel):
         num_tokens, num_rows = cute.sym_int(), cute.sym_int()
         x = rows_of(self.dtype, num_tokens, self.hidden_size, self.vector)
         row_of = rows_of("int32", num_tokens, self.experts_per_token, 1)
-        return x, row_of, list_of(num_rows), rows_of(self.dtype, num_rows, self.hidden_size, self.vector)
+        return x, row_of, vector_of("int32", num_rows), rows_of(self.dtype, num_rows, self.hidden_size, self.vector)
 
     @cute.jit
     def __call__(

@@ -15,7 +15,6 @@ from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
-from cutlass.cute.runtime import make_fake_tensor
 from cutlass.memory import SmemAllocator
 
 from optimized.compile.launch_policy import WARP
@@ -36,11 +35,6 @@ def routing_bytes(num_experts: int, warps: int, *, chunked: bool) -> int:
 def group_count(num_experts: int) -> int:
     """Groups of threads, one thread an expert, that a block has."""
     return min(_GROUPS, THREADS // num_experts)
-
-
-def list_of(length: Any) -> Any:
-    """A fake tensor of int32 [length]."""
-    return make_fake_tensor(cutlass.Int32, (length,), (1,), assumed_align=4)
 
 
 def shared_counts(*shape: int) -> Any:

@@ -12,10 +12,20 @@ from typing import Any
 
 from cutlass import cute
 
+from optimized.arguments import FLOATS, require, require_apart, require_two, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
-from optimized.kernels.heads import head_launch, heads_of, load_head, load_heads, norm_heads, place, store_heads
+from optimized.kernels.heads import (
+    head_launch,
+    heads_of,
+    load_head,
+    load_heads,
+    norm_heads,
+    place,
+    require_even,
+    store_heads,
+)
 from optimized.kernels.rows import Vectorized, common_vector, itemsize, vector_of
 
 
@@ -97,13 +107,23 @@ def qk_norm(
     *,
     weight_bias: float = 0.0,
 ) -> tuple[Tensor, Tensor]:  # q and k
-    """Normalise every head of q and of k by itself, in place. Errors: ValueError for an odd D."""
+    """Normalise every head of q and of k by itself, in place.
+
+    Errors: ValueError for an odd D; ValueError, TypeError for tensors that do not fit.
+    """
     device = device_of(q)
-    num_tokens, num_heads, head_dim = q.shape
-    num_kv_heads = k.shape[1]
+    num_tokens, num_heads, head_dim = sizes_of("qk_norm", "q", q, ("T", "Nq", "D"))
+    dtype, weight_dtype = dtype_of(q), dtype_of(q_weight)
+    _, num_kv_heads, _ = sizes_of("qk_norm", "k", k, ("T", "Nkv", "D"), (dtype,))
+    require("qk_norm", "k", k, (num_tokens, num_kv_heads, head_dim), (dtype,))
+    require("qk_norm", "q_weight", q_weight, (head_dim,), FLOATS)
+    require("qk_norm", "k_weight", k_weight, (head_dim,), (weight_dtype,))
+    require_even("qk_norm", head_dim)
+    require_apart("qk_norm", "q", q, num_heads * head_dim)
+    require_apart("qk_norm", "k", k, num_kv_heads * head_dim)
+    require_two("qk_norm", "q", q, "k", k)
     if num_tokens == 0:
         return q, k
-    dtype, weight_dtype = dtype_of(q), dtype_of(q_weight)
     vector = common_vector(device.arch, head_dim // 2, q, k, beside=(q_weight, k_weight))
     launch = head_launch(
         device.num_sms,
@@ -119,8 +139,8 @@ def qk_norm(
         head_dim,
         dtype,
         weight_dtype,
-        eps,
-        weight_bias,
+        float(eps),
+        float(weight_bias),
         launch.vector,
         launch.vectors,
         launch.lanes,

@@ -17,19 +17,19 @@ Slots are below 2^31: more of them than any chip holds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
-from cutlass.cute.runtime import make_fake_tensor
 
+from optimized.arguments import FLOATS, INT32, require, require_apart, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
+from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.heads import head_launch, heads_of, load_head, load_heads, norm_heads, place, store_heads
-from optimized.kernels.precise import product
-from optimized.kernels.rows import DTYPES, Vectorized, common_vector, itemsize, vector_of
+from optimized.kernels.kv_cache import cache_sizes, caches_of
+from optimized.kernels.rotary import require_tables, table_alignment, tables_of, turned_first, turned_second
+from optimized.kernels.rows import Vectorized, common_vector, itemsize, vector_of
 
 
 @dataclass(frozen=True)
@@ -52,31 +52,19 @@ class QkNormRopeKvWrite(Vectorized, Kernel):
     warps: int
     q_parts: int
     kv_parts: int
-    table_bytes: int  # of one access of the tables
+    table_alignment: int  # bytes
 
     def arguments(self) -> tuple[Any, ...]:
-        num_tokens, num_positions, num_blocks = (cute.sym_int() for _ in range(3))
+        num_tokens = cute.sym_int()
         q, k, v = (
             heads_of(self.dtype, num_tokens, count, self.head_dim, self.vector)
             for count in (self.num_heads, self.num_kv_heads, self.num_kv_heads)
         )
         q_weight, k_weight = (vector_of(self.weight_dtype, self.head_dim, self.vector) for _ in range(2))
-        positions, slot_mapping = (vector_of(dtype, num_tokens, 1) for dtype in ("int32", self.slot_dtype))
-        half = self.head_dim // 2
-        cos, sin = (
-            make_fake_tensor(cutlass.Float32, (num_positions, half), (half, 1), assumed_align=self.table_bytes)
-            for _ in range(2)
-        )
-        k_cache, v_cache = (
-            make_fake_tensor(
-                DTYPES[self.dtype],
-                (num_blocks, self.num_kv_heads, self.block_size, self.head_dim),
-                (cute.sym_int64(divisibility=self.vector), self.block_size * self.head_dim, self.head_dim, 1),
-                assumed_align=self.widest_access,
-            )
-            for _ in range(2)
-        )
-        return q, k, v, q_weight, k_weight, positions, cos, sin, k_cache, v_cache, slot_mapping
+        positions, slot_mapping = (vector_of(dtype, num_tokens) for dtype in ("int32", self.slot_dtype))
+        tables = tables_of(self.head_dim, self.table_alignment)
+        caches = caches_of(self.dtype, self.num_kv_heads, self.block_size, self.head_dim, self.vector)
+        return q, k, v, q_weight, k_weight, positions, *tables, *caches, slot_mapping
 
     @cute.jit
     def __call__(
@@ -200,8 +188,8 @@ def turn_heads(
         for i in range_constexpr(half):
             for e in range_constexpr(vector):
                 first, second = rX[e, i, j].to(cutlass.Float32), rX[e, i + half, j].to(cutlass.Float32)
-                rFirst[e] = product(first, rCos[e, i]) - product(second, rSin[e, i])
-                rSecond[e] = product(second, rCos[e, i]) + product(first, rSin[e, i])
+                rFirst[e] = turned_first(first, second, rCos[e, i], rSin[e, i])
+                rSecond[e] = turned_second(first, second, rCos[e, i], rSin[e, i])
             rX[None, i, j].store(rFirst.load().to(rX.element_type))
             rX[None, i + half, j].store(rSecond.load().to(rX.element_type))
 
@@ -224,14 +212,27 @@ def qk_norm_rope_kv_write(
 ) -> tuple[Tensor, Tensor, Tensor]:  # q, k_cache, v_cache
     """q as attention takes it, in place; k as attention takes it, and v, in the caches. k itself stays as it is.
 
-    Errors: ValueError for a cache of another dtype than q's, and for an odd D.
+    Precondition, which is not checked: the tokens of a sequence follow each other in the order of their slots, none
+    left out, no slot is named twice, and slots are below 2^31. Otherwise slots that this call writes may become 0, or
+    the rest of a block that it opens may stay as it was.
+
+    Errors: TypeError for a cache of another dtype than q's; ValueError for an odd D; ValueError, TypeError for tensors
+    that do not fit.
     """
+    operation = "qk_norm_rope_kv_write"
     device = device_of(q)
-    num_tokens, num_heads, head_dim = q.shape
-    num_kv_heads = k.shape[1]
-    dtype, weight_dtype = dtype_of(q), dtype_of(q_weight)
-    if dtype_of(k_cache) != dtype:
-        raise ValueError(f"keys of {dtype} are written to a cache of {dtype}; this one is of {dtype_of(k_cache)}")
+    num_tokens, num_heads, head_dim = sizes_of(operation, "q", q, ("T", "Nq", "D"))
+    dtype, weight_dtype, slot_dtype = dtype_of(q), dtype_of(q_weight), dtype_of(slot_mapping)
+    _, num_kv_heads, block_size, _ = cache_sizes(operation, k_cache, v_cache, (dtype,))
+    require(operation, "k", k, (num_tokens, num_kv_heads, head_dim), (dtype,))
+    require(operation, "v", v, (num_tokens, num_kv_heads, head_dim), (dtype,))
+    require(operation, "k_cache", k_cache, (*k_cache.shape[:3], head_dim), (dtype,))
+    require(operation, "q_weight", q_weight, (head_dim,), FLOATS)
+    require(operation, "k_weight", k_weight, (head_dim,), (weight_dtype,))
+    require(operation, "positions", positions, (num_tokens,), INT32)
+    require(operation, "slot_mapping", slot_mapping, (num_tokens,), ("int32", "int64"))
+    require_tables(operation, cos, sin, head_dim)
+    require_apart(operation, "q", q, num_heads * head_dim)
     if num_tokens == 0:
         return q, k_cache, v_cache
     vector = common_vector(device.arch, head_dim // 2, q, k, v, k_cache, v_cache, beside=(q_weight, k_weight))
@@ -247,12 +248,12 @@ def qk_norm_rope_kv_write(
         num_heads,
         num_kv_heads,
         head_dim,
-        k_cache.shape[2],
+        block_size,
         dtype,
         weight_dtype,
-        dtype_of(slot_mapping),
-        eps,
-        weight_bias,
+        slot_dtype,
+        float(eps),
+        float(weight_bias),
         launch.vector,
         launch.vectors,
         launch.lanes,
@@ -260,7 +261,7 @@ def qk_norm_rope_kv_write(
         launch.warps,
         launch.parts(num_heads),
         launch.parts(num_kv_heads),
-        gcd(device.arch.vector_bytes, alignment_of(cos, sin), 4 * launch.vector),
+        table_alignment(device.arch, vector, cos, sin),
     )
     device.run(kernel, q, k, v, q_weight, k_weight, positions, cos, sin, k_cache, v_cache, slot_mapping)
     return q, k_cache, v_cache

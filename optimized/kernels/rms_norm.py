@@ -11,6 +11,7 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
+from optimized.arguments import FLOATS, output, require, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import row_launch
 from optimized.device import Tensor, device_of, dtype_of
@@ -96,11 +97,15 @@ def rms_norm(
     weight_bias: float = 0.0,
     out: Tensor | None = None,  # [T, H]
 ) -> Tensor:  # [T, H], x's dtype: `out`, or new memory
-    """Normalise each row of x to a root mean square of 1, then scale its channels."""
+    """Normalise each row of x to a root mean square of 1, then scale its channels. out may be x.
+
+    Errors: ValueError, TypeError for tensors that do not fit.
+    """
     device = device_of(x)
-    num_rows, hidden_size = x.shape
-    dtype, weight_dtype = dtype_of(x), dtype_of(weight)
-    out = device.empty((num_rows, hidden_size), dtype) if out is None else out
+    num_rows, hidden_size = sizes_of("rms_norm", "x", x, ("T", "H"))
+    require("rms_norm", "weight", weight, (hidden_size,), FLOATS)
+    dtype = dtype_of(x)
+    out = output("rms_norm", "out", out, device, (num_rows, hidden_size), dtype)
     if num_rows == 0:
         return out
     vector = common_vector(device.arch, hidden_size, x, out, beside=(weight,))
@@ -108,9 +113,9 @@ def rms_norm(
     kernel = RmsNorm(
         hidden_size,
         dtype,
-        weight_dtype,
-        eps,
-        weight_bias,
+        dtype_of(weight),
+        float(eps),
+        float(weight_bias),
         launch.vector,
         launch.vectors,
         launch.threads_per_row,

@@ -11,13 +11,14 @@ from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
-from cutlass.cute.runtime import make_fake_tensor
 
+from optimized.arguments import INT32, require, require_apart, sizes_of
 from optimized.compile.kernel import Kernel
-from optimized.device import Tensor, alignment_of, device_of, dtype_of
-from optimized.kernels.items import ItemLaunch, access, indices_of, item, item_launch, num_blocks
-from optimized.kernels.precise import product
-from optimized.kernels.rows import DTYPES, Vectorized, common_vector, itemsize
+from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.heads import heads_of
+from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
+from optimized.kernels.rotary import require_tables, table_alignment, tables_of, turned_first, turned_second
+from optimized.kernels.rows import Vectorized, common_vector, vector_of
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,9 @@ class Rope(Vectorized, Kernel):
         return self.num_heads // self.heads * self.accesses
 
     def arguments(self) -> tuple[Any, ...]:
-        num_tokens, num_positions = cute.sym_int(), cute.sym_int()
-        x = make_fake_tensor(
-            DTYPES[self.dtype],
-            (num_tokens, self.num_heads, self.head_dim),
-            (cute.sym_int64(divisibility=self.vector), self.head_dim, 1),
-            assumed_align=self.widest_access,
-        )
-        half = self.head_dim // 2
-        cos, sin = (
-            make_fake_tensor(cutlass.Float32, (num_positions, half), (half, 1), assumed_align=self.table_alignment)
-            for _ in range(2)
-        )
-        return x, indices_of("int32", num_tokens), cos, sin
+        num_tokens = cute.sym_int()
+        x = heads_of(self.dtype, num_tokens, self.num_heads, self.head_dim, self.vector)
+        return x, vector_of("int32", num_tokens), *tables_of(self.head_dim, self.table_alignment)
 
     @cute.jit
     def __call__(
@@ -91,8 +82,8 @@ class Rope(Vectorized, Kernel):
                 for element in range_constexpr(self.vector):
                     first, second = (rX[element, half, i].to(cutlass.Float32) for half in range(2))
                     cos, sin = rCos[element], rSin[element]
-                    rX[element, 0, i] = (product(first, cos) - product(second, sin)).to(mX.element_type)
-                    rX[element, 1, i] = (product(second, cos) + product(first, sin)).to(mX.element_type)
+                    rX[element, 0, i] = turned_first(first, second, cos, sin).to(mX.element_type)
+                    rX[element, 1, i] = turned_second(first, second, cos, sin).to(mX.element_type)
                 gHead = mX[token, first_head + i, None]
                 cute.autovec_copy(rX[None, 0, i], access(gHead, self.vector, channels))
                 cute.autovec_copy(rX[None, 1, i], access(gHead, self.vector, channels + self.accesses))
@@ -104,9 +95,15 @@ def rope(
     cos: Tensor,  # f32 [P, D/2], contiguous
     sin: Tensor,  # f32 [P, D/2], contiguous
 ) -> Tensor:  # x
-    """Turn every head of token t by its position's angles."""
+    """Turn every head of token t by its position's angles.
+
+    Errors: ValueError for an odd D; ValueError, TypeError for tensors that do not fit.
+    """
     device = device_of(x)
-    num_tokens, num_heads, head_dim = x.shape
+    num_tokens, num_heads, head_dim = sizes_of("rope", "x", x, ("T", "N", "D"))
+    require("rope", "positions", positions, (num_tokens,), INT32)
+    require_tables("rope", cos, sin, head_dim)
+    require_apart("rope", "x", x, num_heads * head_dim)
     if num_tokens == 0:
         return x
     dtype = dtype_of(x)
@@ -120,7 +117,7 @@ def rope(
         dtype,
         vector,
         launch.items,
-        gcd(vector * itemsize("float32"), alignment_of(cos, sin)),
+        table_alignment(device.arch, vector, cos, sin),
         launch.threads,
     )
     device.run(kernel, x, positions, cos, sin)

@@ -17,6 +17,7 @@ from typing import Any
 import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
+from optimized.arguments import output, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
@@ -43,6 +44,10 @@ class RouterTopK(Vectorized, Kernel):
     vector: int
     vectors: int
     warps: int
+
+    @property
+    def widest_store(self) -> int:
+        return 4  # a lane's id, and its weight
 
     @property
     def holds_id(self) -> bool:
@@ -167,15 +172,19 @@ def router_top_k(
 ) -> tuple[Tensor, Tensor]:  # i32 [T, K], f32 [T, K]: `out`, or new memory
     """The k likeliest experts of each token in falling order, and their weights.
 
-    Errors: ValueError for more than MAX_EXPERTS experts, and for a k that is not in 1 .. min(E, 32).
+    Errors: ValueError for more than MAX_EXPERTS experts, and for a k that is not in 1 .. min(E, 32); ValueError,
+    TypeError for tensors that do not fit.
     """
     device = device_of(logits)
-    num_tokens, num_experts = logits.shape
+    num_tokens, num_experts = sizes_of("router_top_k", "logits", logits, ("T", "E"))
+    k = operator.index(k)
     if num_experts > MAX_EXPERTS or not 1 <= k <= min(num_experts, WARP):
         raise ValueError(
-            f"a router chooses 1 to {WARP} of up to {MAX_EXPERTS} experts; {k} of {num_experts} were asked for"
+            f"router_top_k: 1 to {WARP} of up to {MAX_EXPERTS} experts are chosen; k is {k}, of {num_experts} experts"
         )
-    ids, weights = out or (device.empty((num_tokens, k), "int32"), device.empty((num_tokens, k), "float32"))
+    ids, weights = out or (None, None)
+    ids = output("router_top_k", "out[0]", ids, device, (num_tokens, k), "int32")
+    weights = output("router_top_k", "out[1]", weights, device, (num_tokens, k), "float32")
     if num_tokens == 0:
         return ids, weights
     dtype = dtype_of(logits)
@@ -185,7 +194,7 @@ def router_top_k(
         num_experts,
         k,
         dtype,
-        normalize,
+        bool(normalize),
         vector,
         -(-num_experts // (WARP * vector)),
         tokens_per_block(device.num_sms, num_tokens),

@@ -13,6 +13,7 @@ from typing import Any
 import cutlass
 from cutlass import const_expr, cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
+from cutlass.memory import SmemAllocator
 
 from optimized.compile.arch import Arch
 from optimized.compile.launch_policy import WARP, vector_elements
@@ -51,7 +52,7 @@ def common_vector(arch: Arch, length: int, *rows: Tensor, beside: tuple[Tensor, 
         arch,
         max(itemsize(dtype_of(one)) for one in tensors),
         length=length,
-        strides=tuple(one.stride(0) for one in rows),
+        strides=tuple(one.stride()[0] for one in rows),
         alignment=alignment_of(*tensors),
     )
 
@@ -63,8 +64,8 @@ def rows_of(dtype: str, num_rows: Any, length: int, vector: int) -> Any:
     return make_fake_tensor(DTYPES[dtype], (num_rows, length), (stride, 1), assumed_align=vector * itemsize(dtype))
 
 
-def vector_of(dtype: str, length: int, vector: int) -> Any:
-    """A fake tensor [length], contiguous, read in accesses of as many elements as a row is."""
+def vector_of(dtype: str, length: Any, vector: int = 1) -> Any:
+    """A fake tensor [length], contiguous, read in accesses of `vector` elements."""
     return make_fake_tensor(DTYPES[dtype], (length,), (1,), assumed_align=vector * itemsize(dtype))
 
 
@@ -122,7 +123,7 @@ def sum_of_row(
     total = cute.arch.warp_reduction(value, operator.add, threads_in_group=min(threads, WARP))
     if const_expr(threads > WARP):
         warps = threads // WARP
-        sums = cutlass.utils.SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout(warps * rows))
+        sums = SmemAllocator().allocate_tensor(cutlass.Float32, cute.make_layout(warps * rows))
         warp, lane = cute.arch.warp_idx(), cute.arch.lane_idx()
         if lane == 0:
             sums[warp] = total

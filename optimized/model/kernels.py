@@ -2,11 +2,17 @@
 
 Host code chooses variants by shape, and is handed outlines in place of tensors here; so this list is what serving
 launches, whatever the launch policy says.
+
+It holds for chips of as many multiprocessors as are asked for, by default as the usual board has
+(`optimized.compile.arch`): where variants change depends on their number, and some kernels have it among their
+constants. A chip of fewer or more, or a part of one, is served as well, but builds some kernels when it first needs
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from optimized.compile.arch import Arch
 from optimized.compile.kernel import Kernel
@@ -26,9 +32,10 @@ BLOCK_SIZE = 128  # tokens of a KV block
 EXPERT_TILE = 128  # rows to which an expert's are padded
 
 
-def kernels_of(config: ModelConfig, arch: Arch, *, max_tokens: int) -> list[Kernel]:
-    """Each kernel once. max_tokens: of one step."""
+def kernels_of(config: ModelConfig, arch: Arch, *, max_tokens: int, num_sms: int | None = None) -> list[Kernel]:
+    """Each kernel once. max_tokens: of one step. num_sms: multiprocessors; as the arch's usual board, if None."""
     found: dict[Kernel, None] = {}
+    arch = arch if num_sms is None else replace(arch, num_sms=num_sms)
     device = CompileOnly(arch, lambda kernel, _: found.setdefault(kernel))
     for num_tokens in token_counts(max_tokens):
         launch_all(config, device, num_tokens)
@@ -64,11 +71,12 @@ def launch_all(config: ModelConfig, device: CompileOnly, num_tokens: int) -> Non
     stride = (config.num_heads + 2 * config.num_kv_heads) * head_dim  # q, k and v come out of one product
     q = tensor(num_tokens, config.num_heads, head_dim, row_stride=stride)
     k = tensor(num_tokens, config.num_kv_heads, head_dim, row_stride=stride)
-    cache = tensor(1024, config.num_kv_heads, BLOCK_SIZE, head_dim)
+    k_cache, v_cache = (tensor(1024, config.num_kv_heads, BLOCK_SIZE, head_dim) for _ in range(2))
     table = tensor(config.max_position_embeddings, head_dim // 2, of="float32")
     slots, head_norm = tensor(num_tokens, of="int64"), tensor(head_dim)
-    qk_norm_rope_kv_write(q, k, k, head_norm, head_norm, tokens, table, table, cache, cache, slots, config.rms_norm_eps)
-    kv_block_copy(cache, cache, tensor(num_tokens, 2, of="int32"))
+    heads = q, k, k, head_norm, head_norm
+    qk_norm_rope_kv_write(*heads, tokens, table, table, k_cache, v_cache, slots, config.rms_norm_eps)
+    kv_block_copy(k_cache, v_cache, tensor(num_tokens, 2, of="int32"))
 
     if not all(config.sparse_layers):
         gated_activation(tensor(num_tokens, 2 * config.intermediate_size), kind=config.activation)

@@ -1,8 +1,4 @@
-"""How many blocks of a kernel a multiprocessor holds at once, and what keeps it from more.
-
-Source: CUDA C++ Programming Guide 13, "Occupancy": registers are handed out to warps in units of 256; each block takes
-1 KiB of shared memory for the system.
-"""
+"""How many blocks of a compiled kernel a multiprocessor holds at once, and what keeps it from more."""
 
 from __future__ import annotations
 
@@ -11,15 +7,13 @@ from dataclasses import dataclass
 
 from optimized.compile.arch import Arch
 from optimized.compile.artifact import Artifact, Resources
-
-_WARP = 32
-_REGISTER_UNIT = 256
-_SYSTEM_BYTES = 1024
+from optimized.compile.launch_policy import WARP
+from optimized.compile.residency import blocks_by_limit
 
 
 @dataclass(frozen=True)
 class Residency:
-    """Of one kernel, launched with the block that it is compiled for. Dynamic shared memory is not counted."""
+    """Of one kernel, launched with the block that it is compiled for."""
 
     threads: int  # of a block
     blocks: int  # of a multiprocessor
@@ -28,17 +22,10 @@ class Residency:
 
 
 def residency(threads: int, resources: Resources, arch: Arch) -> Residency:
-    warps = -(-threads // _WARP)
-    registers = -(-resources.registers * _WARP // _REGISTER_UNIT) * _REGISTER_UNIT * warps
-    room = {
-        "registers": arch.registers_per_sm // registers if registers else arch.max_blocks_per_sm,
-        "shared memory": arch.shared_bytes_per_sm // (resources.shared_bytes + _SYSTEM_BYTES),
-        "threads": arch.max_threads_per_sm // (warps * _WARP),
-        "blocks": arch.max_blocks_per_sm,
-    }
+    room = blocks_by_limit(arch, threads=threads, registers=resources.registers, shared_bytes=resources.shared_bytes)
     limit = min(room, key=lambda name: room[name])
     blocks = room[limit]
-    return Residency(threads, blocks, limit, blocks * warps * _WARP / arch.max_threads_per_sm)
+    return Residency(threads, blocks, limit, blocks * -(-threads // WARP) * WARP / arch.max_threads_per_sm)
 
 
 def threads_of(artifact: Artifact, kernel: str) -> int | None:

@@ -31,7 +31,11 @@ def qk_norm_rope_kv_write(
     *,
     weight_bias: float = 0.0,
 ) -> tuple[Array, Array, Array]:  # (q [T, Nq, D], k_cache, v_cache), new arrays; the inputs stay as they are
-    """q as attention takes it, and the caches after k and v of T tokens were written."""
+    """q as attention takes it, and the caches after k and v of T tokens were written.
+
+    Precondition of the operation, which its twin rests on and this one does not: the tokens of a sequence follow each
+    other in the order of their slots, none left out; no slot is named twice; slots are below 2^31.
+    """
     q, k = qk_norm(q, k, q_weight, k_weight, eps, weight_bias=weight_bias)
     q, k = (rope(x, positions, cos, sin) for x in (q, k))
     return q, *kv_write(k, v, k_cache, v_cache, slot_mapping)

@@ -21,7 +21,7 @@ KERNELS = [Scale(2.0), Scale(3.0)]
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that needs little."""
-    monkeypatch.setattr(model_kernels, "kernels_of", lambda config, arch, *, max_tokens: KERNELS)
+    monkeypatch.setattr(model_kernels, "kernels_of", lambda config, arch, *, max_tokens, num_sms: KERNELS)
 
 
 @pytest.mark.usefixtures("few")
@@ -55,9 +55,25 @@ def test_a_model_needs_kernels_of_its_own_sizes(monkeypatch: pytest.MonkeyPatch,
             assert {kernel.hidden_size for kernel in found if isinstance(kernel, RmsNorm)} == {hidden}
 
 
+def test_kernels_for_a_chip_of_other_multiprocessors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: dict[str, set[str]] = {}
+    for sms in ("132", "78", None):
+        monkeypatch.setattr(
+            "optimized.compile.ahead.build_all",
+            lambda kernels, *_, sms=sms, **__: found.update({str(sms): {repr(kernel) for kernel, _ in kernels}}),
+        )
+        chip = [] if sms is None else ["--sms", sms]
+        command = ["compile", "moe", "--arch", "sm_90a", "--max-tokens", "600", "--out", str(tmp_path)]
+        assert cli.main([*command, *chip]) == 0
+    assert found["132"] == found["None"], "an H200 has so many"
+    of_grid = [kernel for kernel in found["78"] if kernel.startswith("MoeDispatchTogether")]
+    assert of_grid and all("blocks=78," in kernel for kernel in of_grid)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["qwen3-8b", "--sms", "0"], "--sms is a number of multiprocessors, 1 or more; 0 is none"),
         (["qwen3-8b", "--arch", "sm_80"], "unknown architecture 'sm_80'; known are sm_90a, sm_100a, sm_103a"),
         (["qwen9"], "there is no model 'qwen9'"),
     ],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,46 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert cache.get(KEY) is None
     assert not list(tmp_path.glob("*.part"))
     assert cache.get_or_build(KEY, artifact) == artifact()
+
+
+def test_others_may_read_what_is_kept(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        cache = DiskCache(tmp_path)
+        cache.get_or_build(KEY, artifact)
+    finally:
+        os.umask(before)
+    assert cache.path(KEY).stat().st_mode & 0o777 == 0o640
+
+
+def test_an_entry_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path)
+    cache.path(KEY).mkdir()  # whoever runs the tests: a folder cannot be read as a file
+    assert cache.get(KEY) is None
+    assert cache.get_or_build(KEY, artifact) == artifact() == cache.get(KEY)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise PermissionError(13, "Permission denied")
+
+
+@pytest.mark.parametrize("fails", ["pathlib.Path.mkdir", "filelock.FileLock.acquire", "pathlib.Path.replace", "open"])
+def test_a_folder_that_cannot_be_written_costs_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fails: str
+) -> None:
+    cache = DiskCache(tmp_path / "cache")
+    if fails == "open":
+        monkeypatch.setattr("optimized.compile.disk_cache.open", refuse, raising=False)
+    else:
+        monkeypatch.setattr(fails, refuse)
+    with caplog.at_level(logging.WARNING):
+        for key in (KEY, "cd" * 32, KEY):
+            assert cache.get_or_build(key, artifact) == artifact()
+    [record] = caplog.records
+    assert "compiled kernels are not kept in" in record.getMessage() and "Permission denied" in record.getMessage()
+    monkeypatch.undo()
+    assert not list(cache.directory.glob("*.part"))
+    assert cache.get_or_build(KEY, artifact) == cache.get_or_build(KEY, never)
 
 
 def _ask(directory: Path, number: int) -> int:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optimized.compile.arch import ARCHS, SM_90A
-from optimized.compile.residency import most_registers, require_resident, resident_blocks
+from optimized.compile.residency import blocks_by_limit, most_registers, require_resident, resident_blocks
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,13 @@ def test_what_fits_is_within_every_limit(arch, threads: int, registers: int, sha
     assert blocks * (shared_bytes + 1024) <= arch.shared_bytes_per_sm
     wider = resident_blocks(arch, 1, threads=threads, registers=min(255, registers + 8), shared_bytes=shared_bytes)
     assert wider <= blocks
+
+
+def test_each_limit_is_named() -> None:
+    """Units of the programming guide: 256 registers a warp, warps by fours, 128 bytes and 1 KiB a block."""
+    limits = blocks_by_limit(SM_90A, threads=96, registers=33, shared_bytes=1000)
+    warps = 65536 // (40 * 32) // 4 * 4
+    assert limits == {"registers": warps // 3, "shared memory": 233472 // 2048, "threads": 21, "blocks": 32}
 
 
 @pytest.mark.parametrize("threads", [32, 64, 96, 256, 288, 512, 768, 1024])

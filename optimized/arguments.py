@@ -1,0 +1,73 @@
+"""What host code demands of the tensors it is called with: the checks of every operation, and their errors.
+
+Every error names the operation, the argument, what it is, and what it must be: TypeError for a dtype, ValueError for
+the rest. Checks come before anything else, so that a call without tokens is checked as well. That a row is contiguous,
+and that a tensor is on the GPU, is checked by the compiled host code.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NoReturn
+
+from optimized.device import Device, Tensor, dtype_of
+
+FLOATS = ("float32", "float16", "bfloat16")
+FLOAT32 = ("float32",)
+INT32 = ("int32",)
+
+
+def sizes_of(
+    operation: str, name: str, tensor: Tensor, axes: tuple[str, ...], dtypes: tuple[str, ...] = FLOATS
+) -> tuple[int, ...]:
+    """The shape of a tensor that says how large others are. Only its first size may be 0."""
+    shape = tensor.shape
+    if len(shape) != len(axes) or (0 in shape and 0 in shape[1:]) or dtype_of(tensor) not in dtypes:
+        _refuse(operation, name, tensor, dtypes, f"[{', '.join(axes)}], none of {', '.join(axes[1:])} being 0")
+    return shape
+
+
+def require(operation: str, name: str, tensor: Tensor, shape: tuple[int, ...], dtypes: tuple[str, ...]) -> None:
+    """Is it of this shape, and of one of these dtypes?"""
+    if tensor.shape != shape or dtype_of(tensor) not in dtypes:
+        _refuse(operation, name, tensor, dtypes, str(list(shape)))
+
+
+def require_apart(operation: str, name: str, tensor: Tensor, length: int) -> None:
+    """Of a tensor that is written: does no row (all that one index of the first axis has) reach into the next?
+
+    length: elements of a row."""
+    if tensor.stride()[0] < length and tensor.shape[0] > 1:
+        raise ValueError(
+            f"{operation}: rows of {name} have {length} elements and begin {tensor.stride()[0]} apart; "
+            f"{name} is written, so its rows must not overlap"
+        )
+
+
+def require_two(operation: str, name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
+    """Are two tensors that are written not one?"""
+    if tensor is other or 0 != tensor.data_ptr() == other.data_ptr():
+        raise ValueError(
+            f"{operation}: {name} and {other_name} are the same memory; both are written, so they must differ"
+        )
+
+
+def output(operation: str, name: str, out: Tensor | None, device: Device, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """What the caller gave to be written to, checked; new memory if nothing."""
+    if out is None:
+        return device.empty(shape, dtype)
+    require(operation, name, out, shape, (dtype,))
+    require_apart(operation, name, out, prod(shape[1:]))
+    return out
+
+
+def require_at_least_one(operation: str, name: str, count: int) -> None:
+    if count < 1:
+        raise ValueError(f"{operation}: {name} is {count}; it must be 1 or more")
+
+
+def _refuse(operation: str, name: str, tensor: Tensor, dtypes: tuple[str, ...], shape: str) -> NoReturn:
+    dtype = dtype_of(tensor)
+    kinds = " or ".join(dtypes)
+    error = ValueError if dtype in dtypes else TypeError
+    raise error(f"{operation}: {name} is {dtype} {list(tensor.shape)}; it must be {kinds} {shape}")
