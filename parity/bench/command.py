@@ -11,6 +11,7 @@ BENCHES = {
     "serve": ("parity.bench.serve:main", "tokens per second of a model, beside transformers"),
     "kernels": ("parity.bench.kernels:main", "microseconds of each twin on a GPU, beside its peers"),
     "launch": ("parity.bench.launch_sweep:main", "a row kernel under every launch, and the policy's choice"),
+    "simulator": ("parity.bench.simulator:main", "thread-instructions a second of the GPU simulator, on one core"),
     "engine": ("parity.bench.engine_overhead:main", "milliseconds of a step that are not the model's"),
 }
 
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print("usage: diptych bench NAME [OPTION ...]\n")
         for known, (_, summary) in BENCHES.items():
-            print(f"  {known:8}  {summary}")
+            print(f"  {known:9}  {summary}")
         return 0 if arguments else 2
     if name not in BENCHES:
         raise UsageError(f"unknown measurement {name!r}; known are {', '.join(BENCHES)}")

@@ -15,7 +15,8 @@ from engine.checkpoint import shape_file
 from engine.checkpoint.checkpoint import read_config
 from engine.usage import UsageError
 from parity.bench.gpu_timing import copy_bandwidth, microseconds, sets_for
-from parity.bench.kernel_work import Shape, Work, works
+from parity.bench.kernel_work import Work, works
+from parity.shape import Shape
 
 SHAPES = ("qwen3-0.6b", "qwen3-8b", "qwen3-30b-a3b", "qwen3-235b-a22b")
 TOKENS = (1, 8, 64, 512, 4096, 32768)
@@ -53,7 +54,6 @@ def main(arguments: Sequence[str]) -> int:
 
     if not torch.cuda.is_available():
         raise UsageError("diptych bench kernels needs a GPU, and there is none here")
-    torch.manual_seed(0)
     chip, limit = torch.cuda.get_device_name(), copy_bandwidth()
     console = Console()
     console.print(f"{chip}, torch {torch.__version__}; copy {limit:.0f} GB/s (read + write)", highlight=False)
@@ -93,7 +93,7 @@ def _shapes(options: argparse.Namespace) -> list[Shape]:
 
 def _measure(work: Work, shape: str, tokens: int, chip: str, limit: float) -> Measurement:
     """Each side by itself. One that fails is told, and the others go on."""
-    sets = [work.make() for _ in range(sets_for(work.num_bytes))]
+    sets = work.make(sets_for(work.num_bytes), "cuda")
     times, failed = {}, {}
     for name in sets[0]:
         try:
