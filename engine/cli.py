@@ -20,6 +20,7 @@ COMMANDS = {
     "generate": ("engine.commands.generate:main", "continue one prompt, or answer a file of requests"),
     "parity": ("parity.commands.parity:main", "hold the optimized panel to the reference, with a GPU or without"),
     "show": ("parity.commands.show:main", "read a kernel's two panels side by side, and what it compiles to"),
+    "simulate": ("parity.commands.simulate:main", "run a kernel of a PTX text on a GPU that is simulated"),
     "compile": ("engine.commands.compile:main", "build a model's kernels ahead of time, without a GPU"),
     "bench": ("parity.bench.command:main", "measure throughput and overhead, beside a peer"),
 }

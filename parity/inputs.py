@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
 import numpy as np
 
 from reference.formats import Array, format_named
+from reference.kernels.rope import rope_table
+from reference.model.config import RopeConfig
+
+MOST_DRAWN = 1_000_003  # a prime: rows that repeat values begin at another of them each
 
 
 def normal(random: np.random.Generator, *shape: int, dtype: str, scale: float = 1.0) -> Array:
-    """Normally distributed, rounded to dtype."""
-    return (random.standard_normal(shape, np.float32) * scale).astype(format_named(dtype).dtype)
+    """Normally distributed, rounded to dtype. What is larger than so many values repeats them, and no row another."""
+    drawn = min(prod(shape), MOST_DRAWN)
+    values = (random.standard_normal(drawn, np.float32) * scale).astype(format_named(dtype).dtype)
+    return np.resize(values, shape)
 
 
 def weights(random: np.random.Generator, *shape: int, dtype: str) -> Array:
@@ -20,24 +30,53 @@ def weights(random: np.random.Generator, *shape: int, dtype: str) -> Array:
 
 def strided(array: Array, row_stride: int) -> Array:
     """The same rows [T, ...], contiguous each, `row_stride` elements apart: a slice of something wider. NaN between."""
-    length = int(np.prod(array.shape[1:]))
+    return side_by_side([array], row_stride)[0]
+
+
+def side_by_side(parts: Sequence[Array], row_stride: int) -> list[Array]:
+    """The same rows [T, ...], contiguous each, as slices of one array of rows of `row_stride` elements. NaN behind."""
+    lengths = [prod(part.shape[1:]) for part in parts]
+    if row_stride < sum(lengths):
+        raise ValueError(f"rows of {sum(lengths)} elements cannot be {row_stride} apart")
+    dtype = parts[0].dtype
+    wide = np.empty((max(1, len(parts[0])), row_stride), dtype)
+    wide[:, sum(lengths) :] = np.nan
+    slices, first = [], 0
+    for part, length in zip(parts, lengths, strict=True):
+        strides = (row_stride * dtype.itemsize, *part.strides[1:])
+        rows = np.ndarray(part.shape, dtype, wide.view(np.uint8), first * dtype.itemsize, strides)
+        rows[:] = part
+        slices.append(rows)
+        first += length
+    return slices
+
+
+def far_apart(array: Array, row_stride: int) -> Array:
+    """The same rows, `row_stride` elements apart, with zeros between that take no memory where nobody looks."""
+    length = prod(array.shape[1:])
     if row_stride < length:
         raise ValueError(f"rows of {length} elements cannot be {row_stride} apart")
-    wide = np.full((len(array), row_stride), np.nan).astype(array.dtype)
-    wide[:, :length] = array.reshape(len(array), length)
-    rows = wide[:, :length]
-    strides = (rows.strides[0], *array.strides[1:])
-    return np.lib.stride_tricks.as_strided(rows, array.shape, strides)
+    memory = np.zeros(max(0, len(array) - 1) * row_stride + length, array.dtype)
+    contiguous = np.ascontiguousarray(array)
+    rows = np.ndarray(array.shape, array.dtype, memory, 0, (row_stride * array.itemsize, *contiguous.strides[1:]))
+    rows[...] = array
+    return rows
+
+
+@lru_cache(maxsize=8)
+def angles(head_dim: int, num_positions: int) -> tuple[Array, Array]:
+    """cos and sin, f32 [num_positions, head_dim / 2] each."""
+    return rope_table(RopeConfig(theta=1e6), head_dim, num_positions)
 
 
 def spoiled(random: np.random.Generator, rows: Array, kind: str) -> Array:
     """Rows [T, ...] with something in some of them that a kernel may stumble over.
 
-    kind: "normal" leaves them; "nan", "inf", "zeros" fill about a fifth of the rows; "tiny" and "huge" scale all, to
-    where squares underflow float32 or come near its end.
+    kind: "normal" gives the rows themselves; "nan", "inf", "zeros" fill about a fifth of them; "tiny" and "huge" scale
+    all: squares of "tiny" ones are of the size of a norm's epsilon, those of "huge" ones far beyond it.
     """
     chosen = random.random(len(rows)) < 0.2
-    out = rows.copy()
+    out = rows if kind == "normal" else rows.copy()
     if kind in ("nan", "inf", "zeros"):
         out[chosen] = {"nan": np.nan, "inf": np.inf, "zeros": 0.0}[kind]
     elif kind in ("tiny", "huge"):

@@ -20,9 +20,9 @@ class Record:
     config: dict[str, Any]
     seed: int
     status: Status
-    max_ulp: float | None = None  # None where nothing was computed
+    max_ulp: float | None = None  # of the element nearest to its bound; None where nothing was computed
     bound: float | None = None
-    mismatches: int = 0
+    mismatches: int = 0  # elements beyond their bound, of all outputs in both calls
     output: str | None = None  # the output that these are of: the worst
     registers: int | None = None  # the most of any kernel of the case
     shared_bytes: int | None = None
@@ -30,6 +30,8 @@ class Record:
     seconds: float = 0.0
     reason: str | None = None  # why it failed or was skipped
     kernels: list[str] = field(default_factory=list)
+    differing: int = 0  # elements of narrow outputs that are not the reference's own
+    source: str | None = None  # the hash of the optimized panel's text that was tried
 
     @property
     def ok(self) -> bool:

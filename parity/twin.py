@@ -6,13 +6,15 @@ Everything else of a case file is what the operation may be called with, and wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
+from parity.shape import Shape
 from parity.ulp import ROW_SHARE
 from reference.formats import Array, DType
 
@@ -23,12 +25,15 @@ Config = Mapping[str, Any]  # what JSON holds: shapes, dtypes, constants, the ki
 class Output:
     """One result of an operation.
 
-    Continuous: held in ULPs of its dtype to the float64 oracle. Exact: equal to the reference, bit for bit.
+    Continuous: held in ULPs of its dtype to the float64 oracle. Exact: equal to the reference, bit for bit; if any_nan,
+    then for NaN that is computed, and whose bits are the chip's, any NaN will do.
     """
 
     name: str
     exact: bool = False
-    # ULPs that are allowed beyond the bound, for all dtypes or by name; the case file says why.
+    any_nan: bool = False
+    # ULPs that are allowed beyond the bound, for all dtypes or by name; the case file says why. Of an output that is
+    # rounded once, from float32, they are those of float32, whatever its dtype.
     floor: float | Mapping[str, float] = 0.0
     # Of a row's root mean square: what is smaller is measured by the ULP of this. 1 where elements carry the errors of
     # larger ones in their row, and cancel.
@@ -45,9 +50,14 @@ class Call:
 
     arrays: Mapping[str, Array]  # in the order of the operation's positional parameters
     constants: Mapping[str, Any] = field(default_factory=dict)  # its keyword parameters
-    # Rows that stand for many: the executor repeats the first axis of every array named here to so many rows, where
-    # there is memory, and a result is right if each of its rows is that of the row that it repeats.
+    # Rows that stand for many: the executor repeats the first axis of every array named here to so many rows, and a
+    # result is right if each of its rows is that of the row that it repeats. An odd number of rows, so that no power of
+    # two is a multiple of it: an index that has wrapped around then leads to another row.
     repeated: Mapping[str, int] = field(default_factory=dict)
+    # By the name of an array, or of an output that has memory of its own: elements that it begins behind an address to
+    # which all is aligned; and, of such outputs, elements from one row to the next.
+    offsets: Mapping[str, int] = field(default_factory=dict)
+    out_strides: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,11 @@ class Twin:
     optimized: str = ""
     # Bytes that must be read and written, for the benchmark; None where speed is not a matter of bytes.
     bytes_moved: Callable[[Config], int] | None = None
+    # The configuration that a model calls it with at a number of tokens, which the benchmark measures; it gives None
+    # where the model does not call it.
+    of_model: Callable[[Shape, int], Config | None] | None = None
+    # Where calls of a model share what is too large for copies of it: how the inputs that they do not share are made.
+    unshared: Mapping[str, Callable[[Config, np.random.Generator], Array]] = field(default_factory=dict)
     # Bytes of local memory a thread that are expected, by the kernel's class; elsewhere none may be used.
     local_bytes: Mapping[str, int] = field(default_factory=dict)
 
@@ -70,6 +85,34 @@ class Twin:
         for panel in ("reference", "optimized"):
             if not getattr(self, panel):
                 object.__setattr__(self, panel, f"{panel}.kernels.{self.name}:{self.name}")
+
+    def call(self, config: Config, random: np.random.Generator) -> Call:
+        """The inputs, and where they lie. Of every twin a configuration may have "offset": elements, for all arrays and
+        outputs, or by name; and "out_stride": likewise, for all outputs."""
+        call = self.inputs(config, random)
+        own = [output.name for output in self.outputs if output.in_place is None]
+        offsets = _by_name(config.get("offset", {}), [*call.arrays, *own])
+        return replace(call, offsets=offsets, out_strides=_by_name(config.get("out_stride", {}), own))
+
+
+def _by_name(given: int | Mapping[str, int], names: Sequence[str]) -> dict[str, int]:
+    """Errors: ValueError for a name that is none of these."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(names, operator.index(given))
+    unknown = given.keys() - set(names)
+    if unknown:
+        raise ValueError(f"unknown {min(unknown)!r}; known are {', '.join(names)}")
+    return {name: operator.index(value) for name, value in given.items()}
+
+
+def elements(call: Call) -> int:
+    """Of all arrays, rows that stand for many counted once."""
+    return sum(array.size for array in call.arrays.values())
+
+
+def repeated_shape(shape: tuple[int, ...], call: Call) -> tuple[int, ...]:
+    """Of an output, where the call's reference gives one of this shape."""
+    return (max(call.repeated.values()), *shape[1:]) if call.repeated else shape
 
 
 def as_tuple(result: Any) -> tuple[Any, ...]:

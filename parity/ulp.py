@@ -15,10 +15,16 @@ ROW_SHARE = 1 / 64  # of a row's root mean square: elements below it are held to
 
 def oracle(function: Callable[..., Any], *arrays: Any, **constants: Any) -> Any:
     """A reference function in float64: every array but integers, booleans and 8-bit codes is widened first."""
+    return in_precision(np.float64, function, *arrays, **constants)
+
+
+def in_precision(dtype: type, function: Callable[..., Any], *arrays: Any, **constants: Any) -> Any:
+    """A reference function of arrays that are widened to dtype first, as for the oracle: what it gives is not rounded
+    to what they were."""
 
     def widen(array: Any) -> Any:
         is_wide = isinstance(array, np.ndarray) and array.dtype.itemsize > 1 and array.dtype.kind not in "iub"
-        return array.astype(np.float64) if is_wide else array
+        return array.astype(dtype) if is_wide else array
 
     return function(*map(widen, arrays), **constants)
 
@@ -30,12 +36,28 @@ def spacing(magnitude: Array, dtype: DType) -> Array:
     return np.ldexp(1.0, exponent - 1 - info.nmant)
 
 
+def magnitude(expected: Array, dtype: DType, row_share: float = ROW_SHARE) -> Array:
+    """What each element is measured by the ULP of: max(|expected|, root mean square of its row x row_share), f64. What
+    is not finite in dtype counts as 0."""
+    expected = _overflowed(expected, dtype)
+    finite = np.where(np.isfinite(expected), expected, 0.0)
+    floor = np.sqrt(np.mean(finite * finite, axis=-1, keepdims=True)) * row_share
+    return np.maximum(np.abs(finite), floor)
+
+
+def _overflowed(expected: Array, dtype: DType) -> Array:
+    """Infinite where dtype is."""
+    largest = float(ml_dtypes.finfo(dtype).max)
+    halfway = largest + spacing(np.asarray(largest), dtype) / 2
+    return np.where(np.abs(expected) >= halfway, np.copysign(np.inf, expected), expected)
+
+
 def ulp_errors(actual: Array, expected: Array, row_share: float = ROW_SHARE) -> Array:
     """The error of each element in ULPs of actual's dtype, f64; expected is the float64 oracle.
 
-    An ULP is the spacing at max(|expected|, root mean square of its row x row_share), so that an element which is small
-    by cancellation is not held to digits that its row does not have. What overflows dtype is expected as infinity. NaN
-    for NaN and infinity for the same infinity are no error; against anything else they are infinitely wrong.
+    An ULP is the spacing at an element's `magnitude`, so that one which is small by cancellation is not held to digits
+    that its row does not have. What overflows dtype is expected as infinity. NaN for NaN and infinity for the same
+    infinity are no error; against anything else they are infinitely wrong.
     """
     assert expected.dtype == np.float64 and actual.shape == expected.shape, (
         expected.dtype,
@@ -44,12 +66,9 @@ def ulp_errors(actual: Array, expected: Array, row_share: float = ROW_SHARE) -> 
     )
     values = actual.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
-        largest = float(ml_dtypes.finfo(actual.dtype).max)
-        halfway = largest + spacing(np.asarray(largest), actual.dtype) / 2
-        expected = np.where(np.abs(expected) >= halfway, np.copysign(np.inf, expected), expected)
-        finite = np.where(np.isfinite(expected), expected, 0.0)
-        floor = np.sqrt(np.mean(finite * finite, axis=-1, keepdims=True)) * row_share
-        error = np.abs(values - expected) / spacing(np.maximum(np.abs(finite), floor), actual.dtype)
+        ulp = spacing(magnitude(expected, actual.dtype, row_share), actual.dtype)
+        expected = _overflowed(expected, actual.dtype)
+        error = np.abs(values - expected) / ulp
     same = (values == expected) | (np.isnan(values) & np.isnan(expected))
     return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
 

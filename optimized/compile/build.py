@@ -22,12 +22,17 @@ class CompileError(Exception):
     """A kernel that the compiler refused, or that no chip could run."""
 
 
-def build(kernel: Kernel, arch: Arch) -> Artifact:
-    """The machine code, PTX and resources of a kernel. Errors: CompileError, naming kernel, constants and arch."""
+def build(kernel: Kernel, arch: Arch, *, line_info: bool = False) -> Artifact:
+    """The machine code, PTX and resources of a kernel. line_info: with the source's lines, for those who look for a
+    fault: the same machine code, in four tenths more time and an object half as large again.
+
+    Errors: CompileError, naming kernel, constants and arch.
+    """
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="diptych-compile-") as name:
         directory = Path(name)
         options = f"--enable-tvm-ffi --gpu-arch {arch.name} --keep-ptx --keep-cubin --dump-dir {directory}"
+        options += " --generate-line-info" if line_info else ""
         stream = make_fake_stream(use_tvm_ffi_env_stream=True)
         try:
             compiled = cute.compile(kernel, *kernel.arguments(), stream, options=options)

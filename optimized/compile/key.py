@@ -20,12 +20,13 @@ _ROOT = Path(__file__).parent.parent
 _COMPILERS = ("nvidia-cutlass-dsl", "apache-tvm-ffi")  # by the beginning of a distribution's name
 
 
-def compile_key(kernel: Kernel, arch: Arch) -> str:
-    """64 hexadecimal digits for a kernel and an architecture."""
+def compile_key(kernel: Kernel, arch: Arch, *, line_info: bool = False) -> str:
+    """64 hexadecimal digits for a kernel and an architecture. line_info: see `build`."""
     described = {
         "kernel": f"{type(kernel).__module__}:{type(kernel).__qualname__}",
         "constants": kernel.constants,
         "arch": arch.name,
+        "line_info": line_info,
         "compilers": compiler_versions(),
         "source": _LOADED,
     }

@@ -30,12 +30,12 @@ class Library:
         self._loaded: dict[tuple[Kernel, str], Callable[..., None]] = {}
         self._lock = threading.Lock()
 
-    def artifact(self, kernel: Kernel, arch: Arch) -> Artifact:
-        """What was compiled. Errors: CompileError."""
-        key = compile_key(kernel, arch)
+    def artifact(self, kernel: Kernel, arch: Arch, *, line_info: bool = False) -> Artifact:
+        """What was compiled. line_info: see `build`. Errors: CompileError."""
+        key = compile_key(kernel, arch, line_info=line_info)
         found = (one.get(key) for one in self._caches)
         artifact = next((one for one in found if one is not None), None)
-        return artifact or self._caches[0].get_or_build(key, lambda: build(kernel, arch))
+        return artifact or self._caches[0].get_or_build(key, lambda: build(kernel, arch, line_info=line_info))
 
     def load(self, kernel: Kernel, arch: Arch) -> Callable[..., None]:
         """The host function, to be called with tensors in the order of `Kernel.arguments`."""

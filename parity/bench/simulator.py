@@ -8,6 +8,7 @@ import json
 import os
 import pstats
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -45,6 +46,9 @@ SIZES: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 CHECKS: dict[str, tuple[WatcherFactory, ...]] = {"none": (), "race, uninitialised": (Races, UninitialisedReads)}
 SHOWN_FUNCTIONS = 14
+PROFILE_HEAD = """# Where the simulator's time goes
+
+One launch a kernel under cProfile, each function's own time; written by `diptych bench simulator --profile FILE`"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class _Recorded(Gpu):
         self._profile = profile
 
     def launch(self, module: Module, launch: Launch) -> Report:
-        if self._profile is not None:
+        if self._profile is not None and self.reports:  # the first launch decodes the kernel
             self._profile.enable()
         try:
             report = super().launch(module, launch)
@@ -103,7 +107,7 @@ def main(arguments: Sequence[str]) -> int:
             records = [asdict(one) | {"per_second": one.per_second} for one in measured]
             options.json.write_text("[\n" + ",\n".join(map(json.dumps, records)) + "\n]\n")
         if options.profile is not None:
-            options.profile.write_text("\n".join(profiles))
+            options.profile.write_text("\n".join([f"{PROFILE_HEAD}, {time.strftime('%Y-%m-%d')}.\n", *profiles]))
     except OSError as error:
         raise UsageError(f"cannot write {error.filename}: {error.strerror}") from error
     return 0

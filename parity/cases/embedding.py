@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from parity.inputs import normal
+from parity.shape import Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 
@@ -29,8 +30,13 @@ def corners() -> Iterator[Config]:
     yield BASE | {"tokens": 5000, "hidden": 769}
     yield BASE | {"tokens": 300, "vocabulary": 1}
     yield BASE | {"tokens": 300, "vocabulary": 151936, "hidden": 4096}
+    # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
+    for offset in (1, 8, {"token_ids": 1}, {"table": 1}, {"out": 1}):
+        yield BASE | {"offset": offset}
+    for out_stride in (1536, 1027):
+        yield BASE | {"tokens": 37, "out_stride": out_stride}
     # More than 2^31 elements: in the output, and to the table's last row.
-    yield BASE | {"tokens": 512, "hidden": 4096, "repeated": 530000}
+    yield BASE | {"tokens": 509, "hidden": 4096, "repeated": 530000}
     yield BASE | {"tokens": 512, "hidden": 64, "vocabulary": 151936, "row_stride": 15360}
 
 
@@ -54,18 +60,37 @@ def _table(random: np.random.Generator, ids: Array, rows: int, hidden: int, row_
     return table
 
 
+def ids(config: Config, random: np.random.Generator) -> Array:
+    token_ids: Array = random.integers(0, config["vocabulary"], config["tokens"], dtype=np.int32)
+    return token_ids
+
+
 def inputs(config: Config, random: np.random.Generator) -> Call:
-    tokens, rows = config["tokens"], config["vocabulary"]
-    token_ids: Array = random.integers(0, rows, tokens, dtype=np.int32)
-    token_ids[:1], token_ids[1:2] = rows - 1, 0
-    table = _table(random, token_ids, rows, config["hidden"], config["row_stride"], config["dtype"])
+    token_ids = ids(config, random)
+    token_ids[:1], token_ids[1:2] = config["vocabulary"] - 1, 0
+    sizes = config["vocabulary"], config["hidden"], config["row_stride"]
+    table = _table(random, token_ids, *sizes, config["dtype"])
     repeated = {"token_ids": config["repeated"]} if "repeated" in config else {}
     return Call({"token_ids": token_ids, "table": table}, repeated=repeated)
 
 
+def of_model(shape: Shape, tokens: int) -> Config:
+    return BASE | {"tokens": tokens, "vocabulary": shape.vocab, "hidden": shape.hidden}
+
+
 def bytes_moved(config: Config) -> int:
+    """A row of the table for each token, whether or not others have the same."""
     size = format_named(config["dtype"]).dtype.itemsize
     return config["tokens"] * (2 * size * config["hidden"] + 4)
 
 
-TWIN = Twin("embedding", (Output("out", exact=True),), corners, space, inputs, bytes_moved=bytes_moved)
+TWIN = Twin(
+    "embedding",
+    (Output("out", exact=True),),
+    corners,
+    space,
+    inputs,
+    bytes_moved=bytes_moved,
+    of_model=of_model,
+    unshared={"token_ids": ids},
+)

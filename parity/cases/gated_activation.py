@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from parity.inputs import normal, strided
+from parity.shape import Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 from reference.kernels import activation
@@ -24,7 +25,7 @@ def corners() -> Iterator[Config]:
         for kind in KINDS:
             yield BASE | {"tokens": 1, "intermediate": 3072, "dtype": dtype, "kind": kind}
             yield BASE | {"tokens": 700, "intermediate": 3072, "dtype": dtype, "kind": kind}
-            for values in ("edges", "wide"):
+            for values in ("edges", "wide", "edges of up"):
                 yield BASE | {"tokens": 40, "dtype": dtype, "kind": kind, "values": values}
         for tokens in (0, 1, 133):
             yield BASE | {"tokens": tokens, "intermediate": 768, "dtype": dtype}
@@ -35,8 +36,13 @@ def corners() -> Iterator[Config]:
     for intermediate in (768, 1536, 6144, 12288):
         yield BASE | {"tokens": 1500, "intermediate": intermediate}
     yield BASE | {"tokens": 1500, "intermediate": 769}
-    # More than 2^31 elements.
-    yield BASE | {"tokens": 128, "intermediate": 12288, "repeated": 90000}
+    # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
+    for offset in (1, 8, {"gate_up": 1}, {"out": 1}):
+        yield BASE | {"offset": offset}
+    for out_stride in (1536, 1027):
+        yield BASE | {"tokens": 37, "out_stride": out_stride}
+    # More than 2^31 elements, in the output too.
+    yield BASE | {"tokens": 127, "intermediate": 12288, "repeated": 180001}
 
 
 space = st.fixed_dictionaries(
@@ -57,6 +63,8 @@ def inputs(config: Config, random: np.random.Generator) -> Call:
     if config["values"] == "edges":  # each in a row of its own, beside normal ones, whatever the row's mean is
         gate_up[: len(EDGES), :size:3] = np.array(EDGES, gate_up.dtype)[:tokens, None]
         gate_up[len(EDGES) : 2 * len(EDGES), :size] = np.array(EDGES, gate_up.dtype)[: tokens - len(EDGES), None]
+    elif config["values"] == "edges of up":
+        gate_up[: len(EDGES), size::3] = np.array(EDGES, gate_up.dtype)[:tokens, None]
     elif config["values"] == "wide":  # the negative tail, held to its own size: no large element is near
         gate_up[:, :size] = -np.abs(gate_up[:, :size]) - np.asarray(4.0, gate_up.dtype)
     if config["row_stride"]:
@@ -69,6 +77,10 @@ def reference(gate_up: Array, *, kind: str) -> Array:
     """The reference takes gate and up apart."""
     size = gate_up.shape[-1] // 2
     return activation.gated_activation(gate_up[..., :size], gate_up[..., size:], kind=kind)
+
+
+def of_model(shape: Shape, tokens: int) -> Config:
+    return BASE | {"tokens": tokens, "intermediate": shape.intermediate}
 
 
 def bytes_moved(config: Config) -> int:
@@ -87,4 +99,5 @@ TWIN = Twin(
     inputs,
     reference="parity.cases.gated_activation:reference",
     bytes_moved=bytes_moved,
+    of_model=of_model,
 )

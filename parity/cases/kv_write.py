@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from parity.inputs import normal, strided
+from parity.inputs import normal, side_by_side, strided
+from parity.shape import BLOCK_SIZE, MOST_DECODES, Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 
@@ -33,7 +34,7 @@ def corners() -> Iterator[Config]:
         for head_dim in (64, 128, 256):
             yield BASE | DECODE | {"tokens": 8, "head_dim": head_dim, "dtype": dtype}
             yield BASE | {"tokens": 1100, "blocks": 100, "heads": 8, "head_dim": head_dim, "dtype": dtype}
-        for mapping in ("whole", "scattered", "openers", "padding"):
+        for mapping in ("steady", "whole", "scattered", "openers", "padding"):
             yield BASE | {"mapping": mapping, "dtype": dtype}
         yield BASE | DECODE | {"tokens": 1, "blocks": 2, "dtype": dtype}
         yield BASE | {"tokens": 0, "dtype": dtype}
@@ -47,18 +48,27 @@ def corners() -> Iterator[Config]:
     yield BASE | {"mapping": "openers", "tokens": 600, "blocks": 600, "heads": 8}
     yield BASE | {"mapping": "whole", "tokens": 2500, "blocks": 25, "heads": 8, "block_size": 128}
     yield BASE | {"tokens": 3000, "blocks": 30, "heads": 8, "block_size": 128, "token_stride": 6144}
+    # Of k and v, and of their caches, each with strides of its own.
+    for mapping in ("decode", "chunks"):
+        yield BASE | {"mapping": mapping, "v_stride": 1024}
+        yield BASE | {"mapping": mapping, "v_stride": 515}
+        yield BASE | {"mapping": mapping, "v_block_stride": 4 * 16 * 128 + 8}
     yield BASE | {"block_size": 1, "blocks": 100}
     yield BASE | {"block_size": 7, "head_dim": 5}
     yield BASE | {"block_size": 256, "blocks": 3, "heads": 1}
     yield BASE | {"dtype": "float32", "cache_dtype": "bfloat16"}
     yield BASE | {"dtype": "float32", "cache_dtype": "float16", "mapping": "scattered"}
+    # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
+    for offset in (1, 8, {"k": 1}, {"v": 1}, {"k_cache": 1}, {"v_cache": 1}, {"slot_mapping": 1}):
+        yield BASE | {"offset": offset}
+    yield BASE | DECODE | {"offset": 1}
     # More than 2^31 elements to the last block.
     yield BASE | {"blocks": 520, "heads": 1, "head_dim": 64, "block_stride": 1 << 22, "mapping": "scattered"}
 
 
 space = st.fixed_dictionaries(
     {
-        "mapping": st.sampled_from(["decode", "chunks", "whole", "scattered", "openers", "padding"]),
+        "mapping": st.sampled_from(["decode", "steady", "chunks", "whole", "scattered", "openers", "padding"]),
         "tokens": st.integers(0, 120),
         "blocks": st.integers(1, 24),
         "heads": st.sampled_from([1, 2, 8]),
@@ -75,16 +85,20 @@ space = st.fixed_dictionaries(
 def slots(random: np.random.Generator, mapping: str, tokens: int, blocks: int, block_size: int) -> Array:
     """i64 [tokens]: no slot twice, -1 for every token that has no room left.
 
-    "decode": one token in a block, at any offset, the first ones at 0. "openers": all at offset 0. "chunks": parts of
-    prompts, each consecutive, that begin and end within blocks, in blocks of any order. "whole": one prompt from slot
-    0 of its first block. "scattered": slots in any order, so that an opener may come last. "padding": nothing.
+    "decode": one token in a block, at any offset, the first ones at 0. "openers": all at offset 0. "steady": all in the
+    middle of a block. "chunks": parts of prompts, each consecutive, that begin and end within blocks, in blocks of any
+    order. "whole": one prompt from slot 0 of its first block. "scattered": slots in any order, so that an opener may
+    come last. "padding": nothing.
     """
     chosen = np.full(tokens, -1, np.int64)
     order = random.permutation(blocks)
-    if mapping in ("decode", "openers"):
+    if mapping in ("decode", "openers", "steady"):
         count = min(tokens, blocks)
         offsets = random.integers(0, block_size, count)
-        offsets[: count if mapping == "openers" else count // 3] = 0
+        if mapping == "steady":
+            offsets[:] = block_size // 2
+        else:
+            offsets[: count if mapping == "openers" else count // 3] = 0
         chosen[:count] = order[:count] * block_size + offsets
     elif mapping == "scattered":
         # Few blocks, so that most that are opened also receive others; the last one, which is the farthest, among them.
@@ -130,10 +144,24 @@ def inputs(config: Config, random: np.random.Generator) -> Call:
     tokens, dtype = config["tokens"], config["dtype"]
     k, v = (normal(random, tokens, config["heads"], config["head_dim"], dtype=dtype) for _ in range(2))
     if config["token_stride"]:
-        k, v = (strided(one, config["token_stride"]) for one in (k, v))
-    k_cache, v_cache = (cache(random, config, config["cache_dtype"] or dtype) for _ in range(2))
+        k, v = side_by_side([k, v], config["token_stride"])
+    if "v_stride" in config:
+        v = strided(v, config["v_stride"])
+    of_v = {**config, "block_stride": config.get("v_block_stride", config["block_stride"])}
+    k_cache, v_cache = (cache(random, one, config["cache_dtype"] or dtype) for one in (config, of_v))
     slot_mapping = slots(random, config["mapping"], tokens, config["blocks"], config["block_size"])
     return Call({"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "slot_mapping": slot_mapping})
+
+
+def of_model(shape: Shape, tokens: int) -> Config:
+    is_decode = tokens <= MOST_DECODES
+    blocks = {
+        "mapping": "steady" if is_decode else "whole",
+        "blocks": tokens if is_decode else -(-tokens // BLOCK_SIZE),
+        "block_size": BLOCK_SIZE,
+    }
+    sizes = {"heads": shape.kv_heads, "head_dim": shape.head_dim, "token_stride": shape.token_stride}
+    return BASE | blocks | sizes | {"tokens": tokens}
 
 
 def bytes_moved(config: Config) -> int:
@@ -151,4 +179,5 @@ TWIN = Twin(
     inputs,
     reference="reference.kernels.kv_cache:kv_write",
     bytes_moved=bytes_moved,
+    of_model=of_model,
 )

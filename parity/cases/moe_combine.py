@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
-from parity.inputs import normal, spoiled, strided
+from parity.inputs import far_apart, normal, spoiled
+from parity.shape import Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import format_named
 
@@ -42,8 +43,14 @@ def corners() -> Iterator[Config]:
         yield BASE | {"tokens": 1500, "hidden": hidden}
     yield BASE | {"tokens": 65, "row_stride": 4096}
     yield BASE | {"tokens": 65, "row_stride": 2051}
-    # More than 2^31 elements.
-    yield BASE | {"tokens": 512, "hidden": 512, "per_token": 2, "repeated": 4194305}
+    # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
+    for offset in (1, 8, {"rows": 1}, {"row_of": 1}, {"weights": 1}, {"out": 1}):
+        yield BASE | {"offset": offset}
+    for out_stride in (4096, 2051):
+        yield BASE | {"tokens": 37, "out_stride": out_stride}
+    # More than 2^31 elements: to the last of the rows, and in the output.
+    yield BASE | {"tokens": 65, "row_stride": 1 << 22}
+    yield BASE | {"tokens": 509, "hidden": 512, "per_token": 2, "repeated": 4194305}
 
 
 space = st.fixed_dictionaries(
@@ -70,15 +77,25 @@ def inputs(config: Config, random: np.random.Generator) -> Call:
     weights = random.uniform(0.1, 1.0, shape).astype(np.float32)
     weights[row_of < 0] = np.nan
     if config["row_stride"]:
-        rows = strided(rows, config["row_stride"])
+        rows = far_apart(rows, config["row_stride"])
     repeated = {name: config["repeated"] for name in ("row_of", "weights") if "repeated" in config}
     return Call({"rows": rows, "row_of": row_of, "weights": weights}, {}, repeated)
 
 
+def of_model(shape: Shape, tokens: int) -> Config | None:
+    if not shape.experts:
+        return None
+    return BASE | {"tokens": tokens, "per_token": shape.top_k, "hidden": shape.hidden, "unrouted": 0.0}
+
+
 def bytes_moved(config: Config) -> int:
+    """As if all were routed."""
     tokens, per_token = config["tokens"], config["per_token"]
     size = format_named(config["dtype"]).dtype.itemsize
     return tokens * (size * config["hidden"] * (per_token + 1) + 8 * per_token)
 
 
-TWIN = Twin("moe_combine", (Output("out", floor=0.5),), corners, space, inputs, bytes_moved=bytes_moved)
+# A sum that cancels keeps the error of its terms, so all are measured by the ULP of their row's size. 1.5: the chip
+# does not round a product before it adds it, and eight sums err by as much again.
+OUTPUTS = (Output("out", floor=1.5, row_share=1.0),)
+TWIN = Twin("moe_combine", OUTPUTS, corners, space, inputs, bytes_moved=bytes_moved, of_model=of_model)

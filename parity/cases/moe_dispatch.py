@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from parity.inputs import normal, strided
+from parity.inputs import far_apart, normal
+from parity.shape import Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 from reference.kernels import moe_dispatch as panel
 
 DTYPES = ("bfloat16", "float16", "float32")
 ROUTINGS = ("even", "one", "few", "repeats", "invalid", "none")
-BASE = {
+BASE: dict[str, Any] = {
     "tokens": 8,
     "experts": 128,
     "per_token": 8,
@@ -62,6 +64,22 @@ def corners() -> Iterator[Config]:
     for experts in (8, 16):
         yield BASE | {"tokens": 32768, "experts": experts, "hidden": 16, "tile": 128, "routing": "invalid"}
     yield BASE | {"tokens": 9000, "experts": 48, "hidden": 16, "routing": "repeats"}
+    yield from placed()
+
+
+def placed() -> Iterator[Config]:
+    """In each launch, tensors of which something is odd: where they begin, or how far apart their rows are."""
+    # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
+    for tokens in (64, 260, 520):
+        for offset in (1, 8, {"x": 1}, {"expert_ids": 1}, {"rows": 1}, {"row_of": 1, "src_token": 2}):
+            yield BASE | {"tokens": tokens, "offset": offset}
+        yield BASE | {"tokens": tokens, "out_stride": {"rows": 259}}
+    # More than 2^31 elements, in each launch: to the last row of x, and in the rows that are written. Few rows, so that
+    # little of what lies between those of x is in this machine's memory.
+    for tokens in (64, 300, 600):
+        yield BASE | {"tokens": tokens, "row_stride": 8 * ((1 << 28) // tokens + (1 << 15))}
+        rows = panel.dispatch_rows(tokens, BASE["per_token"], BASE["experts"], tile=BASE["tile"])
+        yield BASE | {"tokens": tokens, "out_stride": {"rows": 8 * ((3 << 27) // rows)}}
 
 
 space = st.fixed_dictionaries(
@@ -101,24 +119,34 @@ def with_payloads(random: np.random.Generator, rows: Array) -> Array:
     size = 8 * rows.dtype.itemsize
     unsigned = np.dtype(f"u{rows.dtype.itemsize}")
     infinity = np.asarray(np.inf, rows.dtype).view(unsigned)
-    bits = random.integers(1, 2**size, rows.shape, np.uint64).astype(unsigned)
-    chosen = random.random((len(rows), 1)) < 0.2
-    return np.where(chosen, bits | infinity | unsigned.type(1), rows.view(unsigned)).view(rows.dtype)
+    chosen = np.flatnonzero(random.random(len(rows)) < 0.2)
+    payloads = random.integers(1, 2**size, (len(chosen), *rows.shape[1:]), unsigned)
+    bits = rows.view(unsigned).copy()
+    bits[chosen] = payloads | infinity | unsigned.type(1)
+    return bits.view(rows.dtype)
 
 
 def inputs(config: Config, random: np.random.Generator) -> Call:
     x = with_payloads(random, normal(random, config["tokens"], config["hidden"], dtype=config["dtype"]))
     if config["row_stride"]:
-        x = strided(x, config["row_stride"])
+        x = far_apart(x, config["row_stride"])
     arrays = {"x": x, "expert_ids": choices(config, random)}
     return Call(arrays, {"num_experts": config["experts"], "tile": config["tile"]})
 
 
+def of_model(shape: Shape, tokens: int) -> Config | None:
+    if not shape.experts:
+        return None
+    return BASE | {"tokens": tokens, "experts": shape.experts, "per_token": shape.top_k, "hidden": shape.hidden}
+
+
 def bytes_moved(config: Config) -> int:
-    tokens, per_token = config["tokens"], config["per_token"]
-    rows = panel.dispatch_rows(tokens, per_token, config["experts"], tile=config["tile"])
+    """As if all were routed. Rows of padding are not counted: nobody needs what they hold, and how many there are is a
+    matter of shapes that must not depend on the routing."""
+    tokens, pairs = config["tokens"], config["tokens"] * config["per_token"]
+    rows = panel.dispatch_rows(tokens, config["per_token"], config["experts"], tile=config["tile"])
     size = format_named(config["dtype"]).dtype.itemsize
-    return size * config["hidden"] * (tokens + rows) + 4 * (2 * tokens * per_token + rows)
+    return size * config["hidden"] * (tokens + pairs) + 4 * (2 * pairs + rows + config["experts"] + 1)
 
 
 TWIN = Twin(
@@ -129,4 +157,5 @@ TWIN = Twin(
     inputs,
     reference="parity.cases.moe_dispatch:reference",
     bytes_moved=bytes_moved,
+    of_model=of_model,
 )

@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from parity.inputs import normal, strided
+from parity.shape import Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 
@@ -36,8 +37,13 @@ def corners() -> Iterator[Config]:
             yield BASE | {"dtype": dtype, "tokens": tokens}
         yield BASE | {"dtype": dtype, "row_stride": 131}
     yield BASE | {"experts": 512, "k": 32}
+    # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
+    for offset in (1, 8, {"logits": 1}, {"expert_ids": 1}, {"weights": 1}):
+        yield BASE | {"offset": offset}
+    for out_stride in (11, {"weights": 32}):
+        yield BASE | {"out_stride": out_stride}
     # More than 2^31 elements.
-    yield BASE | {"tokens": 128, "experts": 512, "repeated": 4194305}
+    yield BASE | {"tokens": 127, "experts": 512, "repeated": 4194305}
 
 
 space = st.tuples(st.integers(1, 512), st.integers(1, 16)).flatmap(
@@ -85,11 +91,15 @@ def inputs(config: Config, random: np.random.Generator) -> Call:
     return Call({"logits": logits}, {"k": config["k"], "normalize": config["normalize"]}, repeated)
 
 
+def of_model(shape: Shape, tokens: int) -> Config | None:
+    return BASE | {"tokens": tokens, "experts": shape.experts, "k": shape.top_k} if shape.experts else None
+
+
 def bytes_moved(config: Config) -> int:
     size = format_named(config["dtype"]).dtype.itemsize
     return config["tokens"] * (size * config["experts"] + 8 * config["k"])
 
 
-# 2: the chip's exponential errs by up to two units of float32, NumPy's by one or less.
-OUTPUTS = (Output("expert_ids", exact=True), Output("weights", floor=2.0))
-TWIN = Twin("router_top_k", OUTPUTS, corners, space, inputs, bytes_moved=bytes_moved)
+# 3: the chip's exponential errs by up to two units of float32, NumPy's by one or less; on an H200 a row needs 2.9.
+OUTPUTS = (Output("expert_ids", exact=True), Output("weights", floor=3.0))
+TWIN = Twin("router_top_k", OUTPUTS, corners, space, inputs, bytes_moved=bytes_moved, of_model=of_model)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
 
 from engine.usage import UsageError
 from parity import cases
-from parity.twin import Config, Twin
+from parity.twin import Call, Config, Twin
 
 COMPILER = ("cutlass", "tvm_ffi")  # modules of the packages that kernels are compiled with
 
@@ -47,7 +48,8 @@ def twins(names: Sequence[str]) -> list[Twin]:
 
 
 def configuration(twin: Twin, text: str) -> Config:
-    """A configuration as JSON. What every corner says and it does not is as in the first one that is not empty."""
+    """A configuration as JSON, of which inputs can be made. What every corner says and it does not is as in the first
+    one that is not empty."""
     corners = list(twin.corners())
     try:
         given = json.loads(text)
@@ -58,17 +60,31 @@ def configuration(twin: Twin, text: str) -> Config:
     for name in given:
         one_of(f"part of a configuration of {twin.name}", name, dict.fromkeys(key for one in corners for key in one))
     usual = first_not_empty(twin)
-    return {key: usual[key] for key in usual if all(key in one for one in corners)} | given
+    config = {key: usual[key] for key in usual if all(key in one for one in corners)} | given
+    with refused(twin, config):
+        inputs_of(twin, config)
+    return config
+
+
+@contextmanager
+def refused(twin: Twin, config: Config) -> Iterator[None]:
+    """What goes wrong inside is the configuration's fault: numbers of a person's choice reach NumPy as they are."""
+    try:
+        yield
+    except Exception as error:
+        told = f"{twin.name} cannot be called with {json.dumps(dict(config))}: {type(error).__name__}: {error}"
+        raise UsageError(told) from error
+
+
+def inputs_of(twin: Twin, config: Config) -> Call:
+    from parity.harness import call_of
+
+    return call_of(twin, config)
 
 
 def first_not_empty(twin: Twin) -> dict[str, Any]:
     """The first corner in which no array is empty."""
-    import numpy as np
-
-    from parity.harness import seed_of
-
     for config in twin.corners():
-        call = twin.inputs(config, np.random.default_rng(seed_of(config)))
-        if all(array.size for array in call.arrays.values()):
+        if all(array.size for array in inputs_of(twin, config).arrays.values()):
             return dict(config)
     raise UsageError(f"every corner of {twin.name} has an empty array")

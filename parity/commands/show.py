@@ -7,17 +7,15 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.rule import Rule
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
-from engine.usage import UsageError
 from optimized.compile.arch import ARCHS, Arch, arch_named
 from parity import cases
-from parity.commands.choose import configuration, first_not_empty, need_compiler, one_of
+from parity.commands.choose import configuration, first_not_empty, inputs_of, need_compiler, one_of, refused
 from parity.report.occupancy import residency, threads_of
 from parity.report.sources import Source, sources
 from parity.twin import Config, Twin
@@ -39,9 +37,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.ptx:
         print("\n".join(artifact.ptx for _, artifact in launches(twin, config, arch)))
         return 0
+    launched = launches(twin, config, arch)
     console = Console()
     _print_sources(console, *sources(twin))
-    _print_launch(console, config, arch, launches(twin, config, arch))
+    _print_launch(console, config, arch, launched)
     return 0
 
 
@@ -60,26 +59,22 @@ def _parser() -> argparse.ArgumentParser:
 
 def launches(twin: Twin, config: Config, arch: Arch) -> list[tuple[Kernel, Artifact]]:
     """What host code launches for a configuration, compiled. Errors: UsageError if it cannot be called so."""
-    from optimized.compile.build import CompileError
     from optimized.compile.library import Library, cache_directories
     from parity.executors.compile_only import CompileExecutor
     from parity.executors.executor import Fault
-    from parity.harness import seed_of
 
     seen: list[tuple[Kernel, Artifact]] = []
 
     class Watched(Library):
-        def artifact(self, kernel: Kernel, arch: Arch) -> Artifact:
-            seen.append((kernel, super().artifact(kernel, arch)))
+        def artifact(self, kernel: Kernel, arch: Arch, *, line_info: bool = False) -> Artifact:
+            seen.append((kernel, super().artifact(kernel, arch, line_info=line_info)))
             return seen[-1][1]
 
-    try:
-        call = twin.inputs(config, np.random.default_rng(seed_of(config)))
-        CompileExecutor(arch, Watched(cache_directories())).run(twin, call, [])
-    except Fault as fault:  # it is compiled all the same, and can be looked at
-        Console(stderr=True).print(Text(f"diptych: {fault}", "bold red"), soft_wrap=True)
-    except (ValueError, TypeError, LookupError, CompileError) as error:
-        raise UsageError(f"{twin.name} cannot be called with {json.dumps(config)}: {error}") from error
+    with refused(twin, config):
+        try:
+            CompileExecutor(arch, Watched(cache_directories())).run(twin, inputs_of(twin, config), [])
+        except Fault as fault:  # it is compiled all the same, and can be looked at
+            Console(stderr=True).print(Text(f"diptych: {fault}", "bold red"), soft_wrap=True)
     return seen
 
 
@@ -121,7 +116,7 @@ def _about(kernel: Kernel, artifact: Artifact, arch: Arch) -> list[str]:
     lines = []
     for one in artifact.resources:
         taken = f"{one.registers} registers, {one.local_bytes} bytes of local memory a thread"
-        lines.append(f"{taken}; {one.shared_bytes} bytes of static shared memory a block")
+        lines.append(f"{taken}; {one.shared_bytes} bytes of shared memory a block")
         threads = threads_of(artifact, one.kernel)
         if threads is not None:
             fits = residency(threads, one, arch)

@@ -1,19 +1,29 @@
-"""Cases compiled in several processes at once. A process that dies takes one case with it, not the run."""
+"""Cases tried in other processes, several at once. A process that dies takes one case with it, not the run."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import get_context
+from typing import TypeVar
 
-from optimized.compile.arch import arch_named
+from optimized.compile.arch import Arch, arch_named
 from parity import cases
-from parity.harness import seed_of, try_case
+from parity.harness import record_of, try_case
 from parity.record import Record
 from parity.twin import Config
+
+
+@dataclass
+class Place:
+    """Where a case was to be tried."""
+
+    name: str
+    arch: Arch
+    chip: str | None = None
 
 
 @dataclass(frozen=True)
@@ -34,42 +44,55 @@ def compile_case(case: Case) -> Record:
 
 
 def compile_cases(tried: Sequence[Case], jobs: int) -> Iterator[Record]:
-    """The record of each case, as they become ready. One job is this process itself."""
-    if jobs == 1:
-        yield from map(compile_case, tried)
-        return
+    """The record of each case, as they become ready."""
+    return each_case(compile_case, tried, jobs, lambda case: died(case, "the process that compiled it died"))
+
+
+Result = TypeVar("Result")
+
+
+def each_case(
+    function: Callable[[Case], Result], tried: Sequence[Case], jobs: int, of_dead: Callable[[Case], Result]
+) -> Iterator[Result]:
+    """What the function gives for each case, as they become ready. This process itself runs none: it must outlive them.
+    of_dead: says what the result is of a case whose process died."""
     left = []
     pool = _pool(jobs)
     try:
-        waiting = {pool.submit(compile_case, case): case for case in tried}
+        waiting = {pool.submit(function, case): case for case in tried}
         for future in as_completed(waiting):
             case = waiting.pop(future)
             try:
-                record = future.result()
+                result = future.result()
             except BrokenProcessPool:
                 left.append(case)
             else:
-                yield record
+                yield result
     finally:
         pool.shutdown(cancel_futures=True)
-    yield from _one_by_one(left)
+    yield from _one_by_one(function, left, of_dead)
 
 
-def _one_by_one(left: Sequence[Case]) -> Iterator[Record]:
+def _one_by_one(
+    function: Callable[[Case], Result], left: Sequence[Case], of_dead: Callable[[Case], Result]
+) -> Iterator[Result]:
     """After a process died: one at a time, so that the one which kills it is known."""
     pool = None
     for case in left:
         pool = pool or _pool(1)
         try:
-            record = pool.submit(compile_case, case).result()
+            result = pool.submit(function, case).result()
         except BrokenProcessPool:
             pool = None
-            reason = "the process that compiled it died"
-            seed = seed_of(case.config)
-            record = Record(case.twin, case.executor, case.arch, None, dict(case.config), seed, "fail", reason=reason)
-        yield record
+            result = of_dead(case)
+        yield result
     if pool is not None:
         pool.shutdown()
+
+
+def died(case: Case, reason: str) -> Record:
+    place = Place(case.executor, arch_named(case.arch))
+    return record_of(cases.twin_named(case.twin), case.config, place, "fail", reason=reason)
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:

@@ -16,7 +16,7 @@ class Bar:
     y: float
     width: float
     height: float
-    is_beyond: bool  # the bound
+    is_beyond: bool  # bounds: of the elements of another bar, those that err by more than they may
     label: str
 
 
@@ -45,11 +45,12 @@ def chart(title: str, histogram: Histogram) -> Chart:
     step = WIDTH / shown
     decades = max(1.0, log10(max(int(histogram.counts.max()), 1)) + 0.3)
     bars = []
-    for number, count in enumerate(histogram.counts[:shown].tolist()):
-        if count:
-            height = HEIGHT * (log10(count) + 0.3) / decades  # one element is no bar of height 0
-            is_beyond = number / STEPS >= histogram.bound
-            bars.append(Bar(number * step, HEIGHT - height, step * 0.86, height, is_beyond, _label(number, count)))
+    for counts_of, is_beyond in ((histogram.counts, False), (histogram.beyond, True)):  # one in front of the other
+        for number, count in enumerate(counts_of[:shown].tolist()):
+            if count:
+                height = HEIGHT * (log10(count) + 0.3) / decades  # one element is no bar of height 0
+                label = _label(number, count) + (" beyond the bound" if is_beyond else "")
+                bars.append(Bar(number * step, HEIGHT - height, step * 0.86, height, is_beyond, label))
     every = max(1, round(shown / STEPS / 6))
     ulps = [Mark(ulp * STEPS * step, str(ulp)) for ulp in range(0, shown // STEPS + 1, every)]
     counts = [
@@ -57,7 +58,7 @@ def chart(title: str, histogram: Histogram) -> Chart:
         for power in range(0, int(decades) + 1, 1 if decades < 5 else 2)
         if (power + 0.3) <= decades
     ]
-    bound = Mark(min(WIDTH, histogram.bound * STEPS * step), f"bound {histogram.bound:.3g}")
+    bound = Mark(min(WIDTH, histogram.bound * STEPS * step), f"largest bound {histogram.bound:.3g}")
     return Chart(title, bars, ulps, counts, bound, int(histogram.counts.sum()))
 
 

@@ -19,7 +19,7 @@ from parity.report.chart import Chart, chart
 from parity.report.histogram import Histograms
 from parity.report.sources import sources
 from parity.report.table import error_of, repeat_command, status_of
-from parity.report.tally import Tally, worst_case
+from parity.report.tally import Tally, shortcoming, worst_case
 from parity.twin import Twin
 
 Benchmark = Mapping[str, Any]  # {twin, config, arch, microseconds, gbytes_per_second, share_of_limit}
@@ -89,7 +89,7 @@ def page(
         places=places,
         chips=chips,
         when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        num_failures=sum(len(one.failures) for one in sections),
+        shortcoming=shortcoming(tallies),
         num_cases=sum(one.num_cases for one in sections),
         code_styles=_code_styles(),
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.record import Record
-from parity.report.tally import Tally
+from parity.report.tally import Tally, shortcoming
 
 STYLES = {"ok": "green", "fail": "bold red", "skipped": "yellow", "running": "cyan", "waiting": "dim"}
 SHOWN_FAILURES = 20
@@ -100,7 +100,8 @@ def print_end(console: Console, tallies: Sequence[Tally]) -> None:
     count = sum(tally.total for tally in tallies)
     names = {tally.twin for tally in tallies}
     of = f"{len(names)} twin{'s'[: len(names) != 1]}, {count} case{'s'[: count != 1]}"
-    verdict = Text(f"{len(failures)} failed", "bold red") if failures else Text("all hold", "bold green")
+    wanting = shortcoming(tallies)
+    verdict = Text("all hold", "bold green") if wanting is None else Text(wanting, "bold red")
     console.print(Text.assemble(f"\n{of}: ", verdict))
 
 
@@ -115,6 +116,6 @@ def _print_failure(console: Console, record: Record) -> None:
 
 def repeat_command(record: Record) -> str:
     """What tries that one case again."""
-    arch = f" --arch {record.arch}" if record.executor == "compile" else ""
+    arch = f" --arch {record.arch}" if record.executor in ("compile", "simulate") else ""
     config = shlex.quote(json.dumps(record.config))
     return f"diptych parity {record.twin} --on {record.executor}{arch} --case {config}"

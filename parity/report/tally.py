@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from parity.record import Record
@@ -56,6 +56,19 @@ class Tally:
     def seconds(self) -> float:
         """Of work; processes that work side by side add up."""
         return sum(one.seconds for one in self.records)
+
+
+def shortcoming(tallies: Sequence[Tally]) -> str | None:
+    """Why it cannot be said that all cases hold; None if it can."""
+    failed = sum(len(one.failures) for one in tallies)
+    missing = sum(one.total - len(one.records) for one in tallies)
+    if failed:
+        return f"{failed} failed" + (f", {missing} have no record" if missing else "")
+    if missing:
+        return f"{missing} have no record"
+    if all(record.status == "skipped" for one in tallies for record in one.records):
+        return "nothing was tried"
+    return None
 
 
 def worst_case(records: Iterable[Record]) -> Record | None:

@@ -34,8 +34,16 @@ def is_all(threads: Threads) -> bool:
 class Batch:
     """Blocks that are resident together, each in a slot of its own."""
 
-    def __init__(self, launch: Launch, blocks: NDArray[np.int64], register_types: Sequence[str]) -> None:
-        """blocks: their numbers in the grid, x fastest."""
+    def __init__(
+        self,
+        launch: Launch,
+        blocks: NDArray[np.int64],
+        register_types: Sequence[str],
+        noise: np.random.Generator | None = None,
+    ) -> None:
+        """blocks: their numbers in the grid, x fastest. noise: what registers hold before they are written; None:
+        zeros."""
+        self._noise = noise
         self.launch = launch
         self.blocks = blocks
         self.slots = len(blocks)
@@ -43,13 +51,23 @@ class Batch:
         self.slot_threads = -(-self.block_threads // WARP) * WARP  # padded
         self.warps_per_slot = self.slot_threads // WARP
         self.num_threads = self.slots * self.slot_threads
-        nothing = {name: _read_only_zeros(self.num_threads, REGISTER_DTYPES[name]) for name in set(register_types)}
+        nothing = {name: self._nothing(self.num_threads, REGISTER_DTYPES[name]) for name in sorted({*register_types})}
+        for one in nothing.values():
+            one.flags.writeable = False
         # One array for all registers of a type that nobody has written to yet.
         self.registers: list[Array] = [nothing[name] for name in register_types]
         self.pc = np.zeros(self.num_threads, np.int32)  # of threads that wait for others
         self._name_threads()
         self.alive = self.in_block < self.block_threads
         self.num_alive = int(self.alive.sum())
+        self.ended: NDArray[np.bool_] = np.zeros(self.slots, np.bool_)  # by slot: blocks no thread of which is alive
+
+    def _nothing(self, count: int, dtype: np.dtype[Any]) -> Array:
+        if self._noise is None:
+            return np.zeros(count, dtype)
+        if dtype == np.bool_:
+            return self._noise.random(count) < 0.5
+        return np.frombuffer(bytearray(self._noise.bytes(count * dtype.itemsize)), dtype)
 
     def _name_threads(self) -> None:
         thread = np.arange(self.num_threads)
@@ -66,11 +84,12 @@ class Batch:
         self.slots = len(self.blocks)
         self.num_threads = self.slots * self.slot_threads
         added = self.num_threads - first
-        self.registers[:] = [np.concatenate([one, np.zeros(added, one.dtype)]) for one in self.registers]
+        self.registers[:] = [np.concatenate([one, self._nothing(added, one.dtype)]) for one in self.registers]
         self.pc = np.concatenate([self.pc, np.zeros(added, np.int32)])
         self._name_threads()
         self.alive = np.concatenate([self.alive, self.in_block[first:] < self.block_threads])
         self.num_alive = int(self.alive.sum())
+        self.ended = np.concatenate([self.ended, np.zeros(len(blocks), np.bool_)])
 
     def living(self) -> Threads:
         return ALL if self.num_alive == self.num_threads else np.flatnonzero(self.alive)
@@ -114,6 +133,7 @@ class Batch:
     def exit(self, threads: Threads) -> None:
         self.alive[threads] = False
         self.num_alive = int(np.count_nonzero(self.alive))
+        self.ended = np.logical_not(np.any(self.alive.reshape(self.slots, -1), axis=1))
 
     def block_index(self, slot: int) -> tuple[int, int, int]:
         x, y, _ = self.launch.grid
@@ -128,12 +148,6 @@ class Batch:
     def describe(self, thread: int) -> str:
         """Who a thread is, in words."""
         return f"block {self.block_index(int(self.slot[thread]))} thread {self.thread_index(thread)}"
-
-
-def _read_only_zeros(count: int, dtype: np.dtype[Any]) -> Array:
-    zeros = np.zeros(count, dtype)
-    zeros.flags.writeable = False
-    return zeros
 
 
 def pack_lanes(flags: NDArray[np.bool_]) -> NDArray[np.uint32]:

@@ -20,7 +20,7 @@ from simulators.gpu.instructions.program import program_of
 from simulators.gpu.launch import Launch
 from simulators.gpu.limits import check_launch, resident_blocks
 from simulators.gpu.machine.late_stores import LateStores
-from simulators.gpu.machine.machine import Machine
+from simulators.gpu.machine.machine import MAX_INSTRUCTIONS, Machine
 from simulators.gpu.machine.program import Program
 from simulators.gpu.machine.schedule import Adversarial
 from simulators.gpu.memory.global_memory import GlobalMemory
@@ -34,15 +34,26 @@ WatcherFactory = Callable[[], Watcher]
 class Gpu:
     """One chip and its global memory. Launches run one after another."""
 
-    def __init__(self, chip: Chip, *, seed: int | None = None, watchers: Sequence[WatcherFactory] = ()) -> None:
-        """seed: of a hostile schedule, which runs threads in random order and makes stores visible late; None: the
-        quick, orderly one. It may be set between launches. watchers: each is made anew for each launch."""
+    def __init__(
+        self,
+        chip: Chip,
+        *,
+        seed: int | None = None,
+        watchers: Sequence[WatcherFactory] = (),
+        max_instructions: int = MAX_INSTRUCTIONS,
+    ) -> None:
+        """seed: of a hostile schedule, which runs threads in random order and makes stores visible late, and of what
+        registers, shared and local memory hold before they are written; None: the quick, orderly one, and zeros. It may
+        be set between launches. watchers: each is made anew for each launch. max_instructions: after which a launch is
+        given up, whatever number of threads executes each."""
         self.chip = chip
         self.memory = GlobalMemory()
         self.seed = seed
         self._watchers = tuple(watchers)
+        self._max_instructions = max_instructions
         self._programs: dict[tuple[int, str], tuple[Module, Program]] = {}
-        self._variables: dict[int, dict[str, int]] = {}  # addresses of a module's own variables
+        # Addresses of a module's own variables. Modules are kept, so that an id stays one module's.
+        self._variables: dict[int, tuple[Module, dict[str, int]]] = {}
         self._held: list[np.ndarray] = []  # their memory
         self._launches = 0
 
@@ -63,7 +74,9 @@ class Gpu:
             num_launches=self._launches,
             schedule=None if self.seed is None else Adversarial(self.seed),
             late_stores=None if self.seed is None else LateStores(self.seed),
+            noise=None if self.seed is None else np.random.default_rng(self.seed),
             watchers=watchers,
+            max_instructions=self._max_instructions,
         )
         self._launches += 1
         start = time.perf_counter()
@@ -94,5 +107,5 @@ class Gpu:
                 self._held.append(raw)
                 places[one.name] = raw.ctypes.data + start
                 self.memory.add(places[one.name], one.size, one.name)
-            self._variables[id(module)] = places
-        return self._variables[id(module)]
+            self._variables[id(module)] = module, places
+        return self._variables[id(module)][1]

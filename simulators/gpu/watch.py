@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Kind = Literal["read", "write", "update"]
 Order = Literal["weak", "relaxed", "acquire", "release", "acq_rel"]
 Scope = Literal["cta", "cluster", "gpu", "sys"]
+SCOPES: tuple[Scope, ...] = ("cta", "cluster", "gpu", "sys")  # each holds those before it
 
 
 @dataclass(frozen=True)
@@ -81,11 +82,17 @@ class Watcher:
     def fence(self, machine: Machine, threads: Threads, order: Order, scope: Scope) -> None:
         """A fence (of thread scope or wider) has been passed."""
 
-    def synchronized(self, machine: Machine, threads: Sequence[NDArray[np.intp]]) -> None:
-        """Within each of these sets, what any thread did before is seen by all after: a barrier was completed."""
+    def synchronized(self, machine: Machine, sets: NDArray[np.intp]) -> None:
+        """[sets, threads], each set of one block: within each, what any thread did before is seen by all after."""
 
-    def arrived(self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...]) -> None:
-        """Threads have arrived at something that others wait for: what they did before is released to it."""
+    def gathered(self, machine: Machine, arrived: NDArray[np.intp], waited: NDArray[np.intp]) -> None:
+        """Threads of one block have completed a barrier. Some of them have waited there, and see what all did."""
+
+    def arrived(
+        self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...], *, is_relaxed: bool = False
+    ) -> None:
+        """Threads have arrived at something that others wait for: what they did before is released to it. is_relaxed:
+        only what they did before their latest fence."""
 
     def waited(self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...]) -> None:
         """Threads have waited for what others arrived at: they acquire what was released to it."""

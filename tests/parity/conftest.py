@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tests.parity.host import HostExecutor
 
 
 @pytest.fixture
-def host(monkeypatch: pytest.MonkeyPatch) -> HostExecutor:
-    """In host memory there is nothing to wait for."""
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+def host() -> HostExecutor:
     return HostExecutor()

@@ -6,18 +6,19 @@ import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from parity.cases import names, twin_named
-from parity.harness import configurations, seed_of
-from parity.judge import Expectation, expectations, judge
+from parity.harness import call_of, configurations, seed_of
+from parity.judge import Expectation, expectations, in_dtype, judge
 from parity.twin import Call, Config
 from reference.formats import Array
 
 TWINS = pytest.mark.parametrize("name", names())
-SMALL = 1 << 17  # elements of all arrays of a call: what the reference goes through at once
+SMALL = 1 << 18  # elements of all arrays of a call: what the reference goes through at once
 TRIED = 16  # corners of a twin, spread over all
 
 
@@ -133,6 +134,196 @@ def test_each_output_can_fail(name: str, how: str) -> None:
                 caught[one.name].append(not judge(one, spoilt(one, how)).ok)
     for output, results in caught.items():
         assert np.mean(results) > 0.7, f"{output} passes in {results.count(False)} of {len(results)} cases"
+
+
+def parts(shape: tuple[int, ...]) -> dict[str, Any]:
+    """Indices of parts that a kernel may treat apart from the rest."""
+    found: dict[str, Any] = {"last row": np.s_[-1:], "last row of six": np.s_[5::6]}
+    if len(shape) > 1:
+        found |= {
+            "last channels": np.s_[..., -max(1, shape[-1] // 16) :],
+            "a lane of 16": np.s_[..., 5 % shape[-1] :: 16],
+        }
+    if len(shape) > 2:
+        found["last head"] = np.s_[:, -1]
+    return found
+
+
+def neighbours(values: Array) -> Array:
+    """As a result that is truncated, or rounded once too often: of every third element the next number."""
+    bits = values.view(f"u{values.dtype.itemsize}").copy()
+    bits.reshape(-1)[::3] += 1
+    return bits.view(values.dtype)
+
+
+def somewhat_off(values: Array) -> Array:
+    """As a formula that is slightly another."""
+    return (values.astype(np.float64) * (1 + 2.0**-14)).astype(values.dtype)
+
+
+def changed(one: Expectation) -> Array:
+    """Elements that a fault would show in: what the operation writes, and no zeros and NaN, nor what is small in its
+    row."""
+    values = np.abs(np.nan_to_num(one.like.astype(np.float64), posinf=0, neginf=0))
+    can_tell = values > np.sqrt(np.mean(values * values, axis=-1, keepdims=True)) / 8
+    if one.before is not None:
+        bits = np.dtype(f"u{one.like.dtype.itemsize}")
+        can_tell &= one.like.view(bits) != np.ascontiguousarray(one.before).view(bits)
+    return can_tell
+
+
+def is_enough(can_tell: Array, part: str) -> bool:
+    """Of a few elements, few may differ in any way: see `FEW_DIFFERING`."""
+    of_channels = can_tell.sum(axis=tuple(range(can_tell.ndim - 1)))
+    return bool(of_channels.max() >= 12) if "channel" in part or "lane" in part else bool(of_channels.sum() >= 24)
+
+
+@TWINS
+def test_a_part_of_each_output_can_fail(name: str) -> None:
+    """A fault in one row, one head, or some channels alone is told of, wherever there are enough elements to tell."""
+    missed, seen = [], 0
+    for config, _, expected in tried(name):
+        for one in expected:
+            for part, index in parts(one.like.shape).items() if one.like.size else ():
+                if one.exact is not None:
+                    spoil, can_tell = neighbours, np.ones(one.like.shape, bool)
+                    if one.any_nan:
+                        can_tell = ~np.isnan(one.like)
+                else:
+                    spoil, can_tell = neighbours if one.like.dtype.itemsize <= 2 else somewhat_off, changed(one)
+                    if not is_enough(can_tell[index], part):
+                        continue
+                if can_tell[index].any():
+                    actual = one.like.copy()
+                    spoilt_part = spoil(np.ascontiguousarray(actual[index]))
+                    actual[index] = np.where(can_tell[index], spoilt_part, actual[index])
+                    seen += 1
+                    if judge(one, actual).ok:
+                        missed.append((one.name, part, config))
+    assert seen >= 5
+    assert missed == []
+
+
+@TWINS
+def test_what_is_left_as_it_was_can_fail(name: str) -> None:
+    """One bit of a row of an overwritten input that is not the operation's to write."""
+    outputs = [number for number, output in enumerate(twin_named(name).outputs) if output.in_place is not None]
+    seen = 0
+    for config, call, expected in tried(name):
+        for number in outputs:
+            one, in_place = expected[number], twin_named(name).outputs[number].in_place
+            assert in_place is not None
+            bits = np.dtype(f"u{one.like.dtype.itemsize}")
+            before, after = (np.ascontiguousarray(array).view(bits) for array in (call.arrays[in_place], one.like))
+            is_number = np.isfinite(one.like.astype(np.float64)).all(axis=-1)
+            left = np.argwhere((before == after).all(axis=-1) & is_number)
+            if len(left):
+                actual = after.copy()
+                actual[(*left[-1], -1)] ^= 1
+                seen += 1
+                assert not judge(one, actual.view(one.like.dtype)).ok, (config, one.name)
+    assert seen or name not in ("kv_write", "kv_block_copy", "qk_norm_rope_kv_write")
+
+
+def test_the_committed_records_have_every_corner() -> None:
+    """What a corner gave on a chip is not known before it was tried on one."""
+    for file in (Path(__file__).parents[2] / "docs/parity").glob("*.json"):
+        records = json.loads(file.read_text(encoding="utf-8"))
+        assert all(record["ok"] for record in records)
+        assert len({record.get("source") for record in records}) == 1, "of one run"
+        known = {(record["twin"], json.dumps(record["config"], sort_keys=True)) for record in records}
+        missing = [
+            (name, config)
+            for name in names()
+            for config in corners(name)
+            if (name, json.dumps(config, sort_keys=True)) not in known
+        ]
+        assert missing == [], f"{len(missing)} corners are not in {file.name}: diptych parity --on device --json {file}"
+
+
+@TWINS
+def test_repeated_rows_are_odd_in_number(name: str) -> None:
+    """An index that is too small by 2^32 leads to another row, and not to the same one."""
+    for config in corners(name):
+        if "repeated" in config:
+            call = inputs(name, config)
+            assert all(len(call.arrays[one]) % 2 == 1 for one in call.repeated), config
+
+
+@TWINS
+def test_some_corner_has_more_elements_than_31_bits_count(name: str) -> None:
+    def elements(call: Call, array_name: str) -> int:
+        array = call.arrays[array_name]
+        lengths = (call.repeated.get(array_name, len(array)), *array.shape[1:])
+        pairs = zip(lengths, array.strides, strict=True)
+        return sum((length - 1) * stride // array.itemsize for length, stride in pairs)
+
+    large = [config for config in corners(name) if any(_number(value) >= 1 << 17 for value in config.values())]
+    calls = [inputs(name, config) for config in large]
+    assert any(elements(call, array) >= 2**31 for call in calls for array in call.arrays)
+
+
+@TWINS
+def test_every_array_begins_between_aligned_places_in_some_corner(name: str) -> None:
+    """Alone, so that no other's alignment says that of all; and all together."""
+    twin = twin_named(name)
+    placed = [config for config in corners(name) if "offset" in config]
+    calls = [call_of(twin, config) for config in placed]
+    wide = [one for one, array in calls[0].arrays.items() if array.ndim > 1 or "weight" in one]
+    own = [output.name for output in twin.outputs if output.in_place is None]
+    assert {1, 8} <= {config["offset"] for config in placed if isinstance(config["offset"], int)}
+    alone = {one for call in calls for one in call.offsets if len(call.offsets) == 1}
+    assert set(wide) <= alone and (not own or alone & set(own))
+    assert not own or any(call_of(twin, config).out_strides for config in corners(name) if "out_stride" in config)
+
+
+def test_rows_beyond_2_31_elements_are_written_in_each_launch_of_a_dispatch() -> None:
+    """In memory of the chip alone: here their rows lie in little."""
+    seen = 0
+    for config in corners("moe_dispatch"):
+        if isinstance(config.get("out_stride"), dict) and config["out_stride"]["rows"] > 1 << 16:
+            call = inputs("moe_dispatch", config)
+            _, src_token, _, rows = in_dtype(twin_named("moe_dispatch"), call)
+            assert size(call) + rows.size < 1 << 22
+            assert np.flatnonzero(src_token >= 0)[-1] * config["out_stride"]["rows"] > 2**31
+            seen += 1
+    assert seen == 3
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "add_rms_norm", "qk_norm", "qk_norm_rope_kv_write"])
+def test_parameters_of_a_norm_are_varied(name: str) -> None:
+    """What is always 1e-6 could be written into the kernel."""
+    calls = [
+        inputs(name, config) for config in corners(name) if "repeated" not in config and config.get("gap", 0) < 1 << 20
+    ]
+    assert len({call.constants["eps"] for call in calls}) > 1
+    assert len({call.constants["weight_bias"] for call in calls}) > 1
+    first, weight = next(iter(calls[0].arrays)), next(one for one in calls[0].arrays if "weight" in one)
+    assert {call.arrays[first].dtype == call.arrays[weight].dtype for call in calls} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other"),
+    [
+        ("add_rms_norm", "x", "residual"),
+        ("kv_write", "k", "v"),
+        ("kv_write", "k_cache", "v_cache"),
+        ("qk_norm_rope_kv_write", "k_cache", "v_cache"),
+    ],
+)
+def test_strides_of_two_tensors_differ(name: str, one: str, other: str) -> None:
+    """That of one could be used for both."""
+    small = [
+        config
+        for config in corners(name)
+        if "repeated" not in config and not any(_number(value) > 1 << 20 for value in config.values())
+    ]
+    calls = [inputs(name, config).arrays for config in small]
+    assert any(arrays[one].strides[0] != arrays[other].strides[0] for arrays in calls if len(arrays[one]) > 1)
+
+
+def _number(value: object) -> float:
+    return value if isinstance(value, (int, float)) else 0
 
 
 @TWINS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from math import inf
@@ -15,12 +16,12 @@ from engine import cli
 from parity import cases
 from parity.commands import on_device
 from parity.judge import Judgement
-from parity.record import Record
+from parity.record import Record, Status
 from parity.report.chart import chart
 from parity.report.histogram import END, STEPS, Histogram
 from parity.report.html import page
 from parity.report.tally import Tally
-from tests.parity.host import CORNER, RMS_NORM, ROUTER, HostExecutor
+from tests.parity.host import CORNER, RMS_NORM, ROUTER, Here, HostExecutor
 
 VOID = {"meta", "link", "br", "img", "line"}
 MAY_STAY_OPEN = {"tr", "td", "th", "dt", "dd", "thead", "tbody"}
@@ -61,11 +62,11 @@ def text_of(html: str) -> str:
 
 
 def judged(errors: list[float], bound: float = 1.0) -> Judgement:
-    return Judgement("out", max(errors), bound, 0, (0,), np.array(errors), "float32")
+    return Judgement("out", max(errors), bound, 0, (0,), np.array(errors), np.array(errors) > bound, "float32")
 
 
 def test_a_page_of_a_run(host: HostExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_device, "gpu", lambda: host)
+    monkeypatch.setattr(on_device, "gpu", lambda seconds: Here(host))
     monkeypatch.setattr(cases, "names", lambda: ["rms_norm", "router_top_k"])
     monkeypatch.setattr(cases, "twin_named", {"rms_norm": RMS_NORM, "router_top_k": ROUTER}.__getitem__)
     bench, file = tmp_path / "bench.json", tmp_path / "page.html"
@@ -108,7 +109,7 @@ def test_everything_is_escaped() -> None:
     assert "<script" not in html
     text = text_of(html)
     assert text.count("alert(") >= 9
-    assert "1 of 2 cases fail." in text and "inf of 1 ULP" in text
+    assert "Of 2 cases: 1 failed." in text and "inf of 1 ULP" in text
     assert "diptych parity rms_norm --on device --case" in text
 
 
@@ -132,6 +133,36 @@ def test_a_histogram_counts_twentieths_of_an_ulp() -> None:
     assert histogram.num_shown == STEPS * END + 1
 
 
+def test_a_histogram_of_a_bound_without_end_is_drawn() -> None:
+    histogram = Histogram()
+    histogram.add(judged([0.1, 0.2], bound=inf))
+    assert histogram.num_shown == STEPS * END + 1
+    assert chart("title", histogram).bound.at > 0
+
+
+def test_histograms_add_up() -> None:
+    whole, part = Histogram(), Histogram()
+    part.add(judged([0.0, 3.01], bound=2.5))
+    for _ in range(2):
+        whole.add_all(part)
+    assert whole.bound == 2.5 and whole.counts.sum() == 4 and whole.counts[60] == whole.beyond.sum() == 2
+
+
+@pytest.mark.parametrize(
+    ("total", "records", "told"),
+    [
+        (0, [], "Of 0 cases: nothing was tried."),
+        (2, [], "Of 2 cases: 2 have no record."),
+        (1, ["skipped"], "Of 1 cases: nothing was tried."),
+        (2, ["fail"], "Of 2 cases: 1 failed, 1 have no record."),
+    ],
+)
+def test_a_page_of_too_little_does_not_say_that_all_holds(total: int, records: list[Status], told: str) -> None:
+    tally = Tally("rms_norm", "device", "sm_90a", total)
+    tally.records += [Record("rms_norm", "device", "sm_90a", None, CORNER, 1, status) for status in records]
+    assert told in text_of(page([RMS_NORM], [tally], {}, []))
+
+
 def test_a_chart_shows_the_bound_and_every_bar_that_is_not_empty() -> None:
     histogram = Histogram()
     histogram.add(judged([0.0] * 100_000 + [0.47, 1.02]))
@@ -140,8 +171,9 @@ def test_a_chart_shows_the_bound_and_every_bar_that_is_not_empty() -> None:
         "0.00 to 0.05 ULP: 100,000 elements",
         "0.45 to 0.50 ULP: 1 element",
         "1.00 to 1.05 ULP: 1 element",
+        "1.00 to 1.05 ULP: 1 element beyond the bound",
     ]
-    assert [bar.is_beyond for bar in shown.bars] == [False, False, True]
+    assert [bar.is_beyond for bar in shown.bars] == [False, False, False, True]
     assert all(0 < bar.height <= shown.height and 0 <= bar.x < shown.width for bar in shown.bars)
     assert shown.bars[0].height > 5 * shown.bars[1].height
     assert [mark.label for mark in shown.counts] == ["1", "100", "10,000"]
@@ -149,11 +181,50 @@ def test_a_chart_shows_the_bound_and_every_bar_that_is_not_empty() -> None:
     assert 0 < shown.bound.at <= shown.width and shown.elements == 100_002
 
 
+def test_what_is_beyond_the_bound_of_its_row_is_red_whatever_other_rows_may() -> None:
+    histogram = Histogram()
+    histogram.add(judged([0.2, 0.72, 0.73], bound=0.5))
+    histogram.add(judged([0.71, 3.5], bound=4.0))
+    shown = chart("title", histogram)
+    assert [bar.label for bar in shown.bars if bar.is_beyond] == ["0.70 to 0.75 ULP: 2 elements beyond the bound"]
+    assert [bar.label for bar in shown.bars if not bar.is_beyond][1] == "0.70 to 0.75 ULP: 3 elements"
+    assert shown.bound.label == "largest bound 4"
+
+
 def test_a_chart_of_nothing() -> None:
     assert chart("title", Histogram()).bars == []
 
 
-@pytest.mark.parametrize("text", ["{", "{}", '[{"twin": "rms_norm"}]'])
+MEASURED = {
+    "twin": "rms_norm",
+    "config": {},
+    "arch": "sm_90a",
+    "microseconds": 1,
+    "gbytes_per_second": 2,
+    "share_of_limit": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "{}",
+        '[{"twin": "rms_norm"}]',
+        *(
+            json.dumps([MEASURED | wrong])
+            for wrong in (
+                {"share_of_limit": "y"},
+                {"share_of_limit": None},
+                {"microseconds": -1},
+                {"gbytes_per_second": True},
+                {"gbytes_per_second": math.nan},
+                {"config": [1]},
+                {"twin": 3},
+            )
+        ),
+    ],
+)
 def test_measurements_that_are_none(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bench = tmp_path / "bench.json"
     bench.write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def test_two_texts_and_a_launch(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "Root-mean-square normalisation" in told and "@cute.kernel" in told
     launch = told[places[-1] :]
     assert "H200" in launch and re.search(r"hidden_size +64", launch) and re.search(r'dtype +"bfloat16"', launch)
-    assert re.search(r"\d+ registers, 0 bytes of local memory a thread; \d+ bytes of static shared memory", launch)
+    assert re.search(r"\d+ registers, 0 bytes of local memory a thread; \d+ bytes of shared memory a block", launch)
     assert re.search(
         r"\d+ threads a block; \d+ blocks a multiprocessor, for want of \w+ \(\d+% of its threads\)", launch
     )
@@ -86,6 +87,28 @@ def test_nothing_to_compute(capsys: pytest.CaptureFixture[str]) -> None:
 def test_errors_of_the_user(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
     assert cli.main(["show", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"diptych: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("rms_norm", {"tokens": 10**15}),  # MemoryError
+        ("rms_norm", {"tokens": 10**30}),  # OverflowError
+        ("rms_norm", {"tokens": -1}),
+        ("rms_norm", {"tokens": "many"}),
+        ("rms_norm", {"weight_bias": None}),
+        ("kv_write", {"block_size": 0}),  # ZeroDivisionError
+        ("gated_activation", {"kind": 3}),
+        ("router_top_k", {"k": None}),
+    ],
+    ids=str,
+)
+def test_odd_configurations_are_errors_of_the_user_and_nothing_else_is_printed(
+    name: str, config: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["show", name, "--config", json.dumps(config)]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.startswith(f"diptych: {name} cannot be called with {{")
 
 
 @pytest.mark.parametrize("name", cases.names())

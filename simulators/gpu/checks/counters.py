@@ -55,7 +55,7 @@ class Counts:
     thread_instructions: Counter[str] = field(default_factory=Counter)  # by opcode, false guards among them
     warp_instructions: Counter[str] = field(default_factory=Counter)
     traffic: dict[tuple[str, str], Traffic] = field(default_factory=dict)  # by space and "read", "write", "update"
-    by_place: dict[Place, Traffic] = field(default_factory=dict)
+    by_instruction: dict[Instruction, Traffic] = field(default_factory=dict)
     divergent_branches: int = 0  # times that a branch split a warp
     divergent_places: Counter[Place] = field(default_factory=Counter)
 
@@ -90,7 +90,7 @@ class Counters(Watcher):
             one.turns, one.least_turns = _turns(machine.batch.lane[access.threads], warps, access.offsets, access.size)
         for traffic in (
             self.counts.traffic.setdefault((access.space, access.kind), Traffic()),
-            self.counts.by_place.setdefault(access.instruction.place, Traffic()),
+            self.counts.by_instruction.setdefault(access.instruction, Traffic()),
         ):
             for name, value in vars(one).items():
                 setattr(traffic, name, getattr(traffic, name) + value)

@@ -1,77 +1,33 @@
 """Data races: two accesses to the same bytes, of which one writes, that nothing orders.
 
 What orders them: a thread's own order, barriers, and releases that are acquired, each as far as its scope reaches.
-Accesses that are both strong (`relaxed` and above, and atomics) and reach each other do not race.
-Of the reads since the last write, the first and the latest are remembered for each place, so that a write is held
-against two readers, not against all. Copies that are done asynchronously are not followed.
+Accesses that are both strong (`relaxed` and above, and atomics) and reach each other do not race, nor do two writes of
+the same value. Of the reads since the last write, three are remembered for each place: the latest, and two that are
+not ordered before it. Copies that are done asynchronously are not followed.
 Source: PTX ISA, "Memory Consistency Model".
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads
-from simulators.gpu.checks.clocks import Clocks, Times
-from simulators.gpu.machine.operation import Straight
-from simulators.gpu.ptx.module import Instruction, Place
-from simulators.gpu.watch import Access, Finding, Order, Scope, Watcher
+from simulators.gpu.checks.clocks import Clocks
+from simulators.gpu.checks.knowledge import Times
+from simulators.gpu.checks.releases import Key, Releases
+from simulators.gpu.checks.shadow import Marks, Places, Shadow, values_of
+from simulators.gpu.ptx.module import Instruction
+from simulators.gpu.watch import SCOPES, Access, Finding, Order, Scope, Watcher
 
 if TYPE_CHECKING:
     from simulators.gpu.machine.machine import Machine
 
-_NOBODY = -1
-_SCOPES: tuple[Scope, ...] = ("cta", "cluster", "gpu", "sys")
 _MOST_FINDINGS = 100
-
-
-class _Marks:
-    """Of each place, who accessed it last in one way: thread, its time, its instruction, and how far it reaches if it
-    was strong (0: weak)."""
-
-    def __init__(self, places: int) -> None:
-        self.thread = np.full(places, _NOBODY, np.int64)
-        self.time = np.zeros(places, np.int32)
-        self.instruction = np.zeros(places, np.int32)
-        self.reach = np.zeros(places, np.int8)
-
-    def put(self, places: NDArray[np.intp], threads: NDArray[np.int64], times: Times, pc: int, reach: int) -> None:
-        self.thread[places] = threads
-        self.time[places] = times
-        self.instruction[places] = pc
-        self.reach[places] = reach
-
-    def extended(self, places: int) -> _Marks:
-        longer = _Marks(places)
-        for name in vars(self):
-            getattr(longer, name)[: len(getattr(self, name))] = getattr(self, name)
-        return longer
-
-
-class _Shadow:
-    """What is remembered of one buffer."""
-
-    def __init__(self, places: int) -> None:
-        self.write, self.first_read, self.latest_read = (_Marks(places) for _ in range(3))
-
-    def extend(self, places: int) -> None:
-        for name, marks in vars(self).items():
-            setattr(self, name, marks.extended(places))
-
-
-@dataclass
-class _Released:
-    """What was released at a place."""
-
-    known: Times
-    scope: Scope
-    block: int
-    version: int
+_CLUSTER, _GPU = 1 + SCOPES.index("cluster"), 1 + SCOPES.index("gpu")  # as a mark's reach
 
 
 class Races(Watcher):
@@ -79,258 +35,220 @@ class Races(Watcher):
 
     def __init__(self) -> None:
         self._clocks = Clocks()
-        self._shadows: dict[int, _Shadow] = {}  # by the buffer's id
+        self._releases: Releases | None = None
+        self._shadows: dict[Key, Shadow] = {}
         self._held: list[object] = []  # the buffers, so that their ids stay their own
-        self._numbers: dict[Place, int] = {}  # of instructions
+        self._numbers: dict[int, int] = {}  # of instructions, by id: they are held below
         self._instructions: list[Instruction] = []
-        self._blocks: list[tuple[int, int, int]] = []  # of the batches so far
-        self._released: dict[tuple[object, ...], _Released] = {}
-        self._fenced: dict[int, tuple[Times, Scope]] = {}  # by thread: what it knew at its last fence
-        self._seen: dict[int, list[tuple[Times, Scope, int]]] = {}  # by thread: what its next fence acquires
-        self._learned: dict[tuple[int, tuple[object, ...]], int] = {}  # the version that a thread acquired last
-        self._versions = 0
-        self._granule = 1
         self._found: dict[tuple[int, int], Finding] = {}
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def begin(self, machine: Machine) -> None:
         self._clocks.begin(machine.batch)
-        self._granule = _smallest_access(machine)
-        # Shared and local memory are new; global memory is not.
-        self._fenced, self._seen, self._learned = {}, {}, {}
+        if self._releases is None:
+            self._releases = Releases(self._clocks, machine.launch.cluster_blocks)
+        self._releases.begin(machine.batch.num_threads)
+        self._shadows.pop(("shared",), None)  # it is new; global memory is not
 
     def extend(self, machine: Machine) -> None:
         self._clocks.extend(machine.batch)
+        self._order.extend(machine.batch)
 
-    def synchronized(self, machine: Machine, threads: Sequence[NDArray[np.intp]]) -> None:
-        self._clocks.synchronize(threads)
+    @property
+    def _order(self) -> Releases:
+        assert self._releases is not None  # made when the first blocks begin
+        return self._releases
+
+    def synchronized(self, machine: Machine, sets: NDArray[np.intp]) -> None:
+        self._clocks.synchronize(sets)
+
+    def gathered(self, machine: Machine, arrived: NDArray[np.intp], waited: NDArray[np.intp]) -> None:
+        self._order.gather(arrived, waited)
 
     def fence(self, machine: Machine, threads: Threads, order: Order, scope: Scope) -> None:
-        for thread in machine.batch.numbers(threads):
-            one = np.array([thread])
-            for known, released_scope, block in self._seen.pop(int(thread), []):
-                if self._reaches(machine, int(thread), released_scope, block) and _wider(scope, released_scope):
-                    self._clocks.acquire(one, known)
-            self._fenced[int(thread)] = self._clocks.release(one), scope
+        self._order.fence(machine.batch.numbers(threads), scope)
 
-    def arrived(self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...]) -> None:
-        for part in _by_block(machine, threads):
-            known = self._clocks.release(part)
-            self._join(key, known, "sys", int(machine.batch.slot[part[0]]))
+    def arrived(self, machine: Machine, threads: NDArray[np.intp], key: Key, *, is_relaxed: bool = False) -> None:
+        self._order.arrive(threads, key, is_relaxed=is_relaxed)
 
-    def waited(self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...]) -> None:
-        released = self._released.get(key)
-        if released is not None:
-            for part in _by_block(machine, threads):
-                self._clocks.acquire(part, released.known)
+    def waited(self, machine: Machine, threads: NDArray[np.intp], key: Key) -> None:
+        self._order.wait(threads, key)
 
     def access(self, machine: Machine, access: Access) -> None:
-        if access.is_asynchronous or access.space in ("local", "param"):
+        if access.is_asynchronous or access.space in ("local", "param") or not len(access.threads):
             return
+        buffer: Key = ("shared",) if access.space == "shared" else ("global", id(access.buffer))
+        times = self._clocks.time[access.threads]  # a release lets others know of itself too
         if access.order != "weak":
-            self._order(machine, access)
-        self._check(machine, access)
-
-    # -- release and acquire ----------------------------------------------------------------------------------------
-
-    def _order(self, machine: Machine, access: Access) -> None:
-        """One thread after the other, as atomics at one place are."""
-        for thread, offset in zip(access.threads.tolist(), access.offsets.tolist(), strict=True):
-            key = (id(access.buffer), offset)
-            if access.kind != "write":
-                self._acquire(machine, access, thread, key)
-            if access.kind != "read":
-                self._release(machine, access, thread, key)
-
-    def _acquire(self, machine: Machine, access: Access, thread: int, key: tuple[object, ...]) -> None:
-        released = self._released.get(key)
-        if released is None or not self._reaches(machine, thread, released.scope, released.block):
-            return
-        if self._learned.get((thread, key)) == released.version:
-            return
-        if access.order in ("acquire", "acq_rel"):
-            if not self._reaches(machine, thread, access.scope, released.block):
-                return
-            self._learned[thread, key] = released.version
-            self._clocks.acquire(np.array([thread]), released.known)
-        else:
-            self._seen.setdefault(thread, []).append((released.known, released.scope, released.block))
-
-    def _release(self, machine: Machine, access: Access, thread: int, key: tuple[object, ...]) -> None:
-        block = int(machine.batch.slot[thread])
-        if access.order in ("release", "acq_rel"):
-            known, scope = self._clocks.release(np.array([thread])), access.scope
-        elif thread in self._fenced:
-            known, scope = self._fenced[thread]
-            scope = scope if _wider(access.scope, scope) else access.scope
-        else:
-            if access.kind == "write":
-                self._released.pop(key, None)  # what is read from now on is not what was released
-            return
-        if access.kind == "write":
-            self._released.pop(key, None)
-        self._join(key, known, scope, block)
-
-    def _join(self, key: tuple[object, ...], known: Times, scope: Scope, block: int) -> None:
-        self._versions += 1
-        before = self._released.get(key)
-        if before is None:
-            self._released[key] = _Released(known, scope, block, self._versions)
-            return
-        size = max(len(known), len(before.known))
-        joined = np.maximum(np.pad(known, (0, size - len(known))), np.pad(before.known, (0, size - len(before.known))))
-        self._released[key] = _Released(joined, scope, block, self._versions)
-
-    @staticmethod
-    def _reaches(machine: Machine, thread: int, scope: Scope, block: int) -> bool:
-        """Is the thread within that scope of something that the block's threads did?"""
-        own = int(machine.batch.slot[thread])
-        of_cluster = machine.launch.cluster_blocks
-        return (
-            scope in ("gpu", "sys") or own == block or (scope == "cluster" and own // of_cluster == block // of_cluster)
-        )
+            self._order.access(access, buffer)
+        self._check(machine, access, self._shadow(access, buffer), times)
 
     # -- conflicts --------------------------------------------------------------------------------------------------
 
-    def _check(self, machine: Machine, access: Access) -> None:
-        shadow = self._shadow(access)
-        per_access = max(access.size // self._granule, 1)
-        places = (access.offsets // self._granule)[:, None] + np.arange(per_access)
-        flat = places.ravel()
-        threads = np.repeat(access.threads, per_access)
-        number = self._number(access.instruction)
-        reach = 0 if access.order == "weak" else 1 + _SCOPES.index(access.scope)
-        self._compare(machine, access, number, flat, threads, reach, shadow.write)
-        if access.kind != "read":
-            self._compare(machine, access, number, flat, threads, reach, shadow.first_read)
-            self._compare(machine, access, number, flat, threads, reach, shadow.latest_read)
-            if access.order == "weak" or access.scope in ("cta", "cluster"):
-                self._check_within(machine, access, number, flat, threads)
-        ids = self._clocks.base + threads.astype(np.int64)
-        times = self._clocks.time[threads]
-        if access.kind != "write":
-            if access.kind == "read":
-                first = shadow.first_read.thread[flat] == _NOBODY
-                shadow.first_read.put(flat[first], ids[first], times[first], number, reach)
-            shadow.latest_read.put(flat, ids, times, number, reach)
-        if access.kind != "read":
-            shadow.write.put(flat, ids, times, number, reach)
-            shadow.first_read.thread[flat] = _NOBODY
-            shadow.latest_read.thread[flat] = _NOBODY
+    def _check(self, machine: Machine, access: Access, shadow: Shadow, times: Times) -> None:
+        granule = shadow.granule
+        per_access = access.size // granule
+        places, threads = access.offsets >> (granule.bit_length() - 1), access.threads
+        if per_access > 1:
+            places = (places[:, None] + np.arange(per_access)).ravel()
+            threads, times = np.repeat(threads, per_access), np.repeat(times, per_access)
+        reach = 0 if access.order == "weak" else 1 + SCOPES.index(access.scope)
+        own = Marks.of(
+            self._clocks.base + threads,
+            times,
+            self._number(access.instruction),
+            reach,
+            values_of(access, granule, per_access),
+        )
+        written = shadow.write.at(places)
+        self._compare(machine, access, granule, places, threads, own, written, between_writes=access.kind == "write")
+        if access.kind == "read":
+            self._remember_reads(shadow, places, threads, own)
+            return
+        read = np.flatnonzero(shadow.latest.at(places).exist)
+        if len(read):
+            for kept in shadow.reads:
+                marks = kept.at(places[read])
+                self._compare(machine, access, granule, places[read], threads[read], own[read], marks)
+            for kept in shadow.reads:
+                kept.clear(places[read])
+        shadow.write.put(places, own)
+        if reach < _GPU and (shadow.write.at(places).words[:, 0] != own.words[:, 0]).any():
+            self._check_within(machine, access, granule, places, threads, own)
+
+    def _remember_reads(self, shadow: Shadow, places: Places, threads: NDArray[np.intp], own: Marks) -> None:
+        """The latest read of a place takes the place of the one before. If it is not ordered after that one, the one
+        before is kept beside it, if there is room."""
+        before = shadow.latest.at(places)
+        shadow.latest.put(places, own)
+        # Of several threads that read one place at once, one is the latest now.
+        is_latest = shadow.latest.at(places).words[:, 0] == own.words[:, 0]
+        unordered = np.flatnonzero(is_latest & before.exist)
+        if len(unordered):
+            unordered = unordered[self._are_unordered(threads[unordered], before[unordered])]
+        lost = np.flatnonzero(~is_latest)
+        if not len(lost) + len(unordered):
+            return
+        at = np.concatenate([unordered, lost])
+        evicted = np.concatenate([before.records[unordered], own.records[lost]])
+        for kept, turn in ((shadow.first, 0), (shadow.other, len(at) // 2)):
+            # Of several at one place the first is kept, and then one from the middle.
+            order = np.roll(np.arange(len(at))[::-1], turn)
+            order = order[shadow.last_of_each(places[at[order]])]
+            held = kept.at(places[at[order]])
+            full = np.flatnonzero(held.exist)
+            if len(full):
+                order = np.delete(order, full[self._are_unordered(threads[at[order[full]]], held[full])])
+            kept.put(places[at[order]], Marks.of_records(evicted[order]))
+            at, evicted = np.delete(at, order), np.delete(evicted, order)
+            if not len(at):
+                return
+
+    def _are_unordered(self, threads: NDArray[np.intp], before: Marks) -> NDArray[np.bool_]:
+        """Are accesses of these threads not ordered after those, pair by pair?"""
+        others = before.threads
+        differ = np.flatnonzero(others != self._clocks.base + threads)
+        result = np.zeros(len(threads), np.bool_)
+        if len(differ):
+            result[differ] = before.times[differ] > self._clocks.knows(threads[differ], others[differ])
+        return result
 
     def _compare(
         self,
         machine: Machine,
         access: Access,
-        number: int,
-        places: NDArray[np.intp],
+        granule: int,
+        places: Places,
         threads: NDArray[np.intp],
-        reach: int,
-        marks: _Marks,
+        own: Marks,
+        before: Marks,
+        *,
+        between_writes: bool = False,
     ) -> None:
-        others = marks.thread[places]
-        which = np.flatnonzero((others != _NOBODY) & (others != self._clocks.base + threads))
+        which = np.flatnonzero(before.exist)
         if not len(which):
             return
-        unordered = marks.time[places[which]] > self._clocks.knows(threads[which], others[which])
-        which = which[unordered]
-        if reach:
-            both_strong = marks.reach[places[which]] > 0
-            which = which[~(both_strong & self._both_reach(machine, marks, places[which], threads[which], reach))]
-        for instruction in np.unique(marks.instruction[places[which]]):
-            one = which[marks.instruction[places[which]] == instruction][0]
-            self._tell(machine, access, number, int(instruction), int(threads[one]), int(others[one]), int(places[one]))
+        which = which[self._are_unordered(threads[which], before[which])]
+        if not len(which):
+            return
+        own, before = own[which], before[which]
+        races = ~self._are_morally_strong(machine, own, before)
+        if between_writes:
+            races &= (own.values != before.values) | (own.values == 0)
+        for instruction in np.unique(before.instructions[races]):
+            one = np.flatnonzero(races & (before.instructions == instruction))[0]
+            thread, other = int(threads[which[one]]), int(before.threads[one])
+            self._tell(machine, access, int(instruction), thread, other, granule * int(places[which[one]]))
 
-    def _both_reach(
-        self, machine: Machine, marks: _Marks, places: NDArray[np.intp], threads: NDArray[np.intp], reach: int
-    ) -> NDArray[np.bool_]:
-        """Does each strong access's scope hold the other's thread?"""
-        least = np.minimum(marks.reach[places], reach)
-        own = (self._clocks.base + threads) // machine.batch.slot_threads
-        other = marks.thread[places] // machine.batch.slot_threads
+    def _are_morally_strong(self, machine: Machine, one: Marks, other: Marks) -> NDArray[np.bool_]:
+        """Are both strong, and does each one's scope hold the other's thread?"""
+        least = np.minimum(one.reaches, other.reaches)
+        blocks, others = one.threads // self._clocks.slot_threads, other.threads // self._clocks.slot_threads
         of_cluster = machine.launch.cluster_blocks
-        return (least >= 3) | (own == other) | ((least == 2) & (own // of_cluster == other // of_cluster))
+        same_cluster = blocks // of_cluster == others // of_cluster
+        return (least >= _GPU) | (least > 0) & ((blocks == others) | (least == _CLUSTER) & same_cluster)
 
     def _check_within(
         self,
         machine: Machine,
         access: Access,
-        number: int,
-        places: NDArray[np.intp],
+        granule: int,
+        places: Places,
         threads: NDArray[np.intp],
+        own: Marks,
     ) -> None:
         """Threads that write to one place in one instruction: other values than each other, or beyond their scope."""
         order = np.argsort(places, kind="stable")
-        first, second = order[:-1], order[1:]
-        meets = (places[first] == places[second]) & (threads[first] != threads[second])
-        per_access = len(places) // len(access.threads)
-        for one, other in zip(first[meets].tolist(), second[meets].tolist(), strict=True):
-            if access.order == "weak":
-                one_value, other_value = one // per_access, other // per_access
-                differ = any(np.ndim(value) and value[one_value] != value[other_value] for value in access.values)
-            else:
-                differ = not self._reaches(
-                    machine, int(threads[other]), access.scope, int(machine.batch.slot[threads[one]])
-                )
-            if differ:
-                pair = int(threads[other]), self._clocks.base + int(threads[one])
-                self._tell(machine, access, number, number, *pair, int(places[one]))
-                return
+        pairs = np.flatnonzero(np.diff(places[order]) == 0)
+        if not len(pairs):
+            return
+        first, second = order[pairs], order[pairs + 1]
+        races = threads[first] != threads[second]
+        races &= ~self._are_morally_strong(machine, own[first], own[second])
+        if access.kind == "write":
+            races &= own.values[first] != own.values[second]
+        if races.any():
+            one, other = (int(side[races][0]) for side in (second, first))
+            pair = int(threads[one]), self._clocks.base + int(threads[other])
+            self._tell(machine, access, self._number(access.instruction), *pair, granule * int(places[one]))
 
-    def _tell(
-        self, machine: Machine, access: Access, number: int, other: int, thread: int, other_thread: int, place: int
-    ) -> None:
-        if (number, other) in self._found or len(self._found) >= _MOST_FINDINGS:
+    def _tell(self, machine: Machine, access: Access, other: int, thread: int, other_thread: int, byte: int) -> None:
+        pair = self._number(access.instruction), other
+        if pair in self._found or len(self._found) >= _MOST_FINDINGS:
             return
         before = self._instructions[other]
-        byte = place * self._granule - access.start
+        byte -= access.start
         where = f"{access.allocation!r} byte {byte}" if access.space == "global" else f"shared memory byte {byte}"
         message = (
             f"{machine.batch.describe(thread)} does {access.instruction.text} and {self._name(machine, other_thread)} "
             f"does {before.text} ({before.place}), both at {where}, and nothing orders them"
         )
-        self._found[number, other] = Finding("race", message, access.instruction.place)
+        self._found[pair] = Finding("race", message, access.instruction.place)
 
     def _name(self, machine: Machine, thread: int) -> str:
         if thread >= self._clocks.base:
             return machine.batch.describe(thread - self._clocks.base)
         return "a thread of an earlier block"
 
-    def _shadow(self, access: Access) -> _Shadow:
-        key = id(access.buffer)
-        places = -(-len(access.buffer.bytes) // self._granule)
-        if key not in self._shadows:
-            self._shadows[key] = _Shadow(places)
+    def _shadow(self, access: Access, buffer: Key) -> Shadow:
+        size = len(access.buffer.bytes)
+        if buffer not in self._shadows:
+            self._shadows[buffer] = Shadow(size, access.size)
             self._held.append(access.buffer)
-        return self._shadows[key]
+        shadow = self._shadows[buffer]
+        if access.size < shadow.granule:
+            shadow.split(access.size)
+        if size > shadow.size:
+            shadow.extend(size)
+        return shadow
 
     def _number(self, instruction: Instruction) -> int:
-        if instruction.place not in self._numbers:
-            self._numbers[instruction.place] = len(self._instructions)
+        number = self._numbers.get(id(instruction))
+        if number is None:
+            number = self._numbers[id(instruction)] = len(self._instructions)
             self._instructions.append(instruction)
-        return self._numbers[instruction.place]
+        return number
 
     def findings(self) -> Sequence[Finding]:
         return tuple(self._found.values())
-
-
-def _wider(scope: Scope, other: Scope) -> bool:
-    return _SCOPES.index(scope) >= _SCOPES.index(other)
-
-
-def _by_block(machine: Machine, threads: NDArray[np.intp]) -> list[NDArray[np.intp]]:
-    slots = machine.batch.slot[threads]
-    return [threads[slots == slot] for slot in np.unique(slots)]
-
-
-def _smallest_access(machine: Machine) -> int:
-    """Bytes: no two accesses of the kernel overlap in less."""
-    sizes = [
-        int(modifier.lstrip("bsuf"))
-        for operation in machine.program.operations
-        if isinstance(operation, Straight) and operation.instruction.opcode in ("ld", "st", "atom", "red", "ldu")
-        for modifier in operation.instruction.modifiers
-        if modifier[0] in "bsuf" and modifier[1:].isdigit() and ".param" not in operation.instruction.text
-    ]
-    return min([size // 8 for size in sizes if size >= 8], default=1)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simulators.gpu.memory.buffer import are_marked
-from simulators.gpu.ptx.module import Place
 from simulators.gpu.watch import Access, Finding, Watcher
 
 if TYPE_CHECKING:
@@ -19,13 +18,13 @@ class UninitialisedReads(Watcher):
     """One finding for each instruction that reads what holds nothing."""
 
     def __init__(self) -> None:
-        self._found: dict[Place, Finding] = {}
+        self._found: dict[int, Finding] = {}  # by the instruction's id, as long as its program is held
 
     def access(self, machine: Machine, access: Access) -> None:
         if access.kind == "write" or access.written is None:
             return
         holds = are_marked(access.written, access.offsets, access.size)
-        if holds.all() or access.instruction.place in self._found:
+        if holds.all() or id(access.instruction) in self._found:
             return
         first = int(np.flatnonzero(~holds)[0])
         count = int(np.count_nonzero(~holds))
@@ -36,7 +35,7 @@ class UninitialisedReads(Watcher):
         message = (
             f"{who} reads {access.size} bytes of {where}, which nobody has written{more}: {access.instruction.text}"
         )
-        self._found[access.instruction.place] = Finding("uninitialised read", message, access.instruction.place)
+        self._found[id(access.instruction)] = Finding("uninitialised read", message, access.instruction.place)
 
     def findings(self) -> Sequence[Finding]:
         return tuple(self._found.values())

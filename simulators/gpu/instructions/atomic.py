@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions.modifiers import MemoryModifiers, memory_modifiers
-from simulators.gpu.machine.access import Way, update
+from simulators.gpu.machine.access import Way, reduce, update
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
-from simulators.gpu.machine.scope import Scope, flatten
+from simulators.gpu.machine.scope import Scope, Source, flatten
 from simulators.gpu.numbers.arrays import as_float, select
 from simulators.gpu.numbers.nan import has_nan, passed_on
 from simulators.gpu.ptx.module import Instruction
@@ -42,6 +42,10 @@ def _decode_atomic(instruction: Instruction, scope: Scope, pc: int) -> Operation
     sources = [[scope.source(instruction, one, modifiers.bits) for one in flatten(operand)] for operand in used]
     puts = scope.destinations(instruction, destination, signed=False) if destination is not None else []
     combine = combine_of(instruction, name, modifiers)
+    is_integer = modifiers.type in ("u32", "s32", "b32", "u64", "s64", "b64")
+    if not has_result and is_integer and modifiers.count == 1 and name in _UNORDERED:
+        signed = modifiers.type[0] == "s" and name in ("min", "max")
+        return _decode_unordered(instruction, way, address, sources[0][0], _UNORDERED[name], signed=signed)
 
     def run(machine: Machine, threads: Threads) -> None:
         count = machine.batch.count(threads)
@@ -54,7 +58,20 @@ def _decode_atomic(instruction: Instruction, scope: Scope, pc: int) -> Operation
         for put, column in zip(puts, columns, strict=False):
             put(machine, threads, column)
 
-    return Straight(instruction, run, polls=True)
+    return Straight(instruction, run, polls=has_result)
+
+
+def _decode_unordered(
+    instruction: Instruction, way: Way, address: Source, value: Source, function: np.ufunc, *, signed: bool
+) -> Operation:
+    """Nobody sees in which order the threads come."""
+    dtype = np.dtype(f"{'i' if signed else 'u'}{way.width}")
+
+    def run(machine: Machine, threads: Threads) -> None:
+        values = np.ascontiguousarray(np.broadcast_to(value(machine, threads), machine.batch.count(threads)))
+        reduce(machine, way, address(machine, threads), threads, function, values.view(dtype))
+
+    return Straight(instruction, run)
 
 
 def _columns(elements: list[Array], count: int) -> Array:
@@ -95,6 +112,14 @@ _OF_INTEGERS: dict[str, Combine] = {
     "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - np.ones_like(old)),
 }
 _NAMES = (*_OF_BITS, *_OF_INTEGERS)
+_UNORDERED: dict[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 def _floating(instruction: Instruction, name: str, modifiers: MemoryModifiers) -> Combine:

@@ -7,119 +7,23 @@ bar.warp.sync".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.gpu.batch import ALL, NONE, Threads, is_all
+from simulators.gpu.batch import NONE, Threads
 from simulators.gpu.errors import UnsupportedInstruction
-from simulators.gpu.instructions.warp import complete_warps, meeting
+from simulators.gpu.instructions.block_barrier import BARRIERS, Arrival, BlockBarriers
+from simulators.gpu.instructions.warp import complete_warps
+from simulators.gpu.instructions.warp_barrier import tell_synchronized, warp_barrier
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Meeting, Operation
-from simulators.gpu.machine.scope import Destination, Scope
+from simulators.gpu.machine.scope import Scope
 from simulators.gpu.machine.waiting import name_threads
 from simulators.gpu.ptx.module import Instruction
 
 Array = NDArray[Any]
-BARRIERS = 16  # of a block
-
-
-@dataclass(frozen=True)
-class _Arrival:
-    """Threads that came to a barrier together."""
-
-    threads: NDArray[np.intp]
-    waits: bool  # False: they have gone on
-    count: int  # that the instruction names; 0: all of the block
-    reduction: str = ""  # "popc", "and", "or"
-    flags: Array | None = None
-    put: Destination | None = None
-    place: str = ""
-
-
-class BlockBarriers:
-    """Who has come to each barrier of each block, and is not let go."""
-
-    def __init__(self) -> None:
-        self._arrivals: dict[tuple[int, int], list[_Arrival]] = {}  # by slot and barrier
-
-    def arrive(self, machine: Machine, barrier: int, arrival: _Arrival) -> None:
-        """Threads, of one or more blocks, come to a barrier. Those that can go on are resumed."""
-        slots = machine.batch.slot[arrival.threads]
-        for slot in np.unique(slots):
-            mine = slots == slot
-            part = _Arrival(
-                arrival.threads[mine],
-                arrival.waits,
-                arrival.count,
-                arrival.reduction,
-                None if arrival.flags is None else arrival.flags[mine],
-                arrival.put,
-                arrival.place,
-            )
-            self._arrivals.setdefault((int(slot), barrier), []).append(part)
-            self._complete(machine, int(slot), barrier)
-
-    def is_empty(self) -> bool:
-        return not self._arrivals
-
-    def _complete(self, machine: Machine, slot: int, barrier: int) -> None:
-        arrivals = self._arrivals[slot, barrier]
-        if sum(len(one.threads) for one in arrivals) < self._expected(machine, slot, arrivals):
-            return
-        del self._arrivals[slot, barrier]
-        waiting = [one for one in arrivals if one.waits]
-        key = ("barrier", slot, barrier)
-        for watcher in machine.watchers:
-            for one in arrivals:
-                watcher.arrived(machine, one.threads, key)
-            for one in waiting:
-                watcher.waited(machine, one.threads, key)
-        _reduce(machine, arrivals)
-        for one in waiting:
-            machine.resume(one.threads)
-
-    @staticmethod
-    def _expected(machine: Machine, slot: int, arrivals: list[_Arrival]) -> int:
-        named = arrivals[0].count
-        if named:
-            return named
-        first = slot * machine.batch.slot_threads
-        return int(np.count_nonzero(machine.batch.alive[first : first + machine.batch.slot_threads]))
-
-    def exited(self, machine: Machine) -> None:
-        for slot, barrier in list(self._arrivals):
-            self._complete(machine, slot, barrier)
-
-    def waits(self, machine: Machine) -> Iterator[str]:
-        for (slot, barrier), arrivals in sorted(self._arrivals.items()):
-            threads = np.concatenate([one.threads for one in arrivals])
-            expected = self._expected(machine, slot, arrivals)
-            first = slot * machine.batch.slot_threads
-            others = first + np.flatnonzero(machine.batch.alive[first : first + machine.batch.slot_threads])
-            missing = np.setdiff1d(others, threads)
-            absent = f"; {name_threads(machine, missing)} have not" if len(missing) else ""
-            yield (
-                f"{name_threads(machine, threads)} have come to barrier {barrier}, which waits for {expected}, "
-                f"at {arrivals[0].place}{absent}"
-            )
-
-
-def _reduce(machine: Machine, arrivals: list[_Arrival]) -> None:
-    flags = [one.flags for one in arrivals if one.flags is not None]
-    if not flags:
-        return
-    joined = np.concatenate(flags)
-    for one in arrivals:
-        if one.put is not None:
-            value: Any = {
-                "popc": np.uint32(np.count_nonzero(joined)),
-                "and": np.bool_(joined.all()),
-                "or": np.bool_(joined.any()),
-            }[one.reduction]
-            one.put(machine, one.threads, np.full(len(one.threads), value))
 
 
 def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operation:
@@ -128,7 +32,7 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
         return _decode_cluster(instruction, modifiers, pc)
     if modifiers[0] == "warp":
         mask = scope.source(instruction, instruction.operands[0], 32)
-        return meeting(instruction, pc, mask, _warp_synchronized)
+        return warp_barrier(instruction, pc, mask)
     is_aligned = instruction.opcode == "bar" or "aligned" in modifiers
     kind, *details = [one for one in modifiers if one != "aligned"]
     operands = list(instruction.operands)
@@ -145,18 +49,19 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
     count = scope.source(instruction, operands[1], 32) if len(operands) > 1 else None
     place = f"{instruction.place}: {instruction.text}"
 
-    def is_one(machine: Machine) -> bool:
-        """Do all threads name the same barrier?"""
-        numbers = number(machine, ALL)
-        return np.ndim(numbers) == 0 or bool((numbers == numbers[0]).all())
+    def is_one(machine: Machine, threads: Threads) -> bool:
+        """Do all threads name the same barrier, and one that there is?"""
+        numbers = np.atleast_1d(number(machine, threads))
+        return bool(numbers[0] < BARRIERS and (numbers == numbers[0]).all())
 
     def meet(machine: Machine, threads: Threads) -> Threads:
         if is_aligned:
             threads = complete_warps(machine, instruction, pc, threads)
         barriers = machine.rendezvous("block barriers", BlockBarriers)
-        if kind == "sync" and is_all(threads) and count is None and barriers.is_empty() and is_one(machine):
-            _all_synchronized(machine)
-            return threads  # every thread of every block is here
+        all_are_here = machine.batch.count(threads) == machine.batch.num_alive
+        if kind == "sync" and all_are_here and count is None and barriers.is_empty() and is_one(machine, threads):
+            _all_synchronized(machine, threads)
+            return threads  # every thread of every block
         numbers = machine.batch.numbers(threads)
         if not len(numbers):
             return NONE
@@ -167,7 +72,7 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
         machine.batch.pc[numbers] = pc
         for one, of_threads in sorted({*zip(ids.tolist(), counts.tolist(), strict=True)}):
             mine = (ids == one) & (counts == of_threads)
-            arrival = _Arrival(
+            arrival = Arrival(
                 numbers[mine],
                 kind != "arrive",
                 of_threads,
@@ -176,7 +81,7 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
                 put,
                 place,
             )
-            barriers.arrive(machine, one, arrival)
+            barriers.arrive(machine, instruction, one, arrival)
         return threads if kind == "arrive" else NONE
 
     return Meeting(instruction, meet)
@@ -190,23 +95,11 @@ def _check(machine: Machine, instruction: Instruction, threads: Array, ids: Arra
         raise machine.fault(instruction, int(threads[first]), message)
 
 
-def _all_synchronized(machine: Machine) -> None:
+def _all_synchronized(machine: Machine, threads: Threads) -> None:
     machine.changes += 1
     if machine.watchers:
-        batch = machine.batch
-        sets = list(np.arange(batch.num_threads).reshape(batch.slots, batch.slot_threads))
-        for watcher in machine.watchers:
-            watcher.synchronized(machine, sets)
-
-
-def _warp_synchronized(machine: Machine, threads: Threads, masks: Array) -> None:
-    if machine.watchers:
         numbers = machine.batch.numbers(threads)
-        # Threads of one warp that name different masks meet those of their own mask.
-        keys = machine.batch.warp[numbers].astype(np.int64) << 32 | np.broadcast_to(masks, numbers.shape)
-        sets = [numbers[keys == key] for key in np.unique(keys)]
-        for watcher in machine.watchers:
-            watcher.synchronized(machine, sets)
+        tell_synchronized(machine, numbers, machine.batch.slot[numbers])
 
 
 class ClusterBarrier:
@@ -217,7 +110,7 @@ class ClusterBarrier:
         self._completed = np.zeros(0, np.int64)  # by cluster
         self._waiting = np.zeros(0, np.bool_)  # by thread
 
-    def arrive(self, machine: Machine, instruction: Instruction, threads: Array) -> None:
+    def arrive(self, machine: Machine, instruction: Instruction, threads: Array, *, releases: bool) -> None:
         self._grow(machine)
         ahead = self._arrivals[threads] > self._completed[_clusters(machine)[threads]]
         if ahead.any():
@@ -225,7 +118,8 @@ class ClusterBarrier:
         self._arrivals[threads] += 1
         for watcher in machine.watchers:
             for cluster, mine in _by_cluster(machine, threads):
-                watcher.arrived(machine, mine, ("cluster", cluster, int(self._completed[cluster])))
+                key = "cluster", cluster, int(self._completed[cluster])
+                watcher.arrived(machine, mine, key, is_relaxed=not releases)
         self.exited(machine)
 
     def wait(self, machine: Machine, pc: int, instruction: Instruction, threads: Array) -> NDArray[np.intp]:
@@ -304,7 +198,10 @@ def _decode_cluster(instruction: Instruction, modifiers: tuple[str, ...], pc: in
             return NONE
         if kind == "wait":
             return machine.batch.as_set(barrier.wait(machine, pc, instruction, numbers))
-        barrier.arrive(machine, instruction, numbers)
+        releases = "relaxed" not in modifiers
+        if machine.late_stores is not None and releases:
+            machine.late_stores.let_out(machine.batch.slot[numbers])
+        barrier.arrive(machine, instruction, numbers, releases=releases)
         return threads
 
     return Meeting(instruction, meet)

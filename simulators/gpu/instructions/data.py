@@ -11,6 +11,7 @@ from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Run, Straight
 from simulators.gpu.machine.scope import Destination, Scope, Source
+from simulators.gpu.machine.special import read_special
 from simulators.gpu.memory.spaces import OFFSET_MASK, RANK_SHIFT, WINDOWS
 from simulators.gpu.ptx.module import Instruction, Register, Symbol
 from simulators.gpu.semantics.elementwise import Elementwise
@@ -78,15 +79,26 @@ def _decode_cvta(instruction: Instruction, scope: Scope, pc: int) -> Operation:
 
 
 def _decode_isspacep(instruction: Instruction, scope: Scope, pc: int) -> Operation:
-    space = instruction.modifiers[0].split("::")[0]
+    space, _, reach = instruction.modifiers[0].partition("::")
     if space not in (*WINDOWS, "global", "const"):
         raise UnsupportedInstruction(instruction, f"there is no state space {space}")
     source = scope.source(instruction, instruction.operands[1], 64)
     put = scope.destination(instruction, instruction.operands[0])
     window = np.uint64(WINDOWS.get(space, 0)) >> _WINDOW_BITS
+    is_own = space == "shared" and reach != "cluster"  # of the thread's own block
 
     def run(machine: Machine, threads: Threads) -> None:
-        put(machine, threads, source(machine, threads) >> _WINDOW_BITS == window)
+        addresses = np.broadcast_to(source(machine, threads), machine.batch.count(threads))
+        inside = addresses >> _WINDOW_BITS == window
+        if space in ("global", "const"):
+            is_constant = np.zeros(len(addresses), np.bool_)
+            for first, end in scope.constants:
+                is_constant |= (addresses >= np.uint64(first)) & (addresses < np.uint64(end))
+            inside &= is_constant if space == "const" else ~is_constant
+        elif is_own:
+            ranks = addresses >> np.uint64(RANK_SHIFT) & np.uint64(0xFF)
+            inside &= ranks == read_special(machine, "%cluster_ctarank")[threads]
+        put(machine, threads, inside)
 
     return Straight(instruction, run)
 

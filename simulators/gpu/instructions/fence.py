@@ -30,8 +30,11 @@ def _decode_fence(instruction: Instruction, scope: Scope, pc: int) -> Operation:
         known = one in _SCOPES or one in _KNOWN or one in _ASYNC_SPACES or one.startswith(("sync_restrict", "proxy"))
         if not known:
             raise UnsupportedInstruction(instruction, f"modifier .{one} is unknown")
-    if "proxy" in modifiers or "mbarrier_init" in modifiers:
-        # Proxies share one memory here, so nothing has to be made visible from one to the other.
+    if "mbarrier_init" in modifiers:
+        return Straight(instruction, _tell_of_objects)
+    if "proxy" in modifiers:
+        # Proxies share one memory here, so nothing has to be made visible from one to the other: a copy sees, and
+        # comes after, what its block has stored.
         return Straight(instruction, lambda machine, threads: None)
     named = [_SCOPES[one] for one in modifiers if one in _SCOPES]
     reach: Reach = named[0] if named else "gpu"
@@ -43,6 +46,13 @@ def _decode_fence(instruction: Instruction, scope: Scope, pc: int) -> Operation:
             watcher.fence(machine, threads, "acq_rel", reach)
 
     return Straight(instruction, run)
+
+
+def _tell_of_objects(machine: Machine, threads: Threads) -> None:
+    """.mbarrier_init releases new mbarrier objects to the cluster, by a relaxed arrival at its barrier. Those who watch
+    take it for a fence of everything."""
+    for watcher in machine.watchers:
+        watcher.fence(machine, threads, "release", "cluster")
 
 
 DECODERS = {"fence": _decode_fence, "membar": _decode_fence}

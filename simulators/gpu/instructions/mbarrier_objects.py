@@ -187,7 +187,7 @@ class Barriers:
         complete = (left == 0) & (tx == 0)
         left = np.where(complete, expected, left)
         self._phases[rows] += complete
-        machine.changes += int(complete.any())
+        machine.changes += 1
         self._memory(machine)[rows] = self._words[rows] = _packed(parity ^ complete, tx, expected, left)
         return words
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from simulators.gpu.instructions.table import decode
-from simulators.gpu.machine.operation import Branch, IndexedBranch, Operation, Straight
-from simulators.gpu.machine.program import Guard, Program
-from simulators.gpu.machine.scope import Scope, Variable
+from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Operation, Straight
+from simulators.gpu.machine.program import Guard, Loop, Program
+from simulators.gpu.machine.scope import Scope, Variable, flatten
+from simulators.gpu.machine.special import is_clock
 from simulators.gpu.memory.spaces import SHARED_BASE
-from simulators.gpu.ptx.module import Kernel, Module, NotRegister
+from simulators.gpu.ptx.module import Kernel, Module, NotRegister, Special
 from simulators.gpu.ptx.module import Variable as Declaration
 
 
@@ -20,8 +21,14 @@ def program_of(module: Module, kernel: Kernel, global_addresses: Mapping[str, in
     declared = (*module.variables, *kernel.variables)
     shared, shared_bytes = _laid_out([one for one in declared if one.space == "shared"], "shared", SHARED_BASE)
     local, local_bytes = _laid_out([one for one in declared if one.space == "local"], "local", 0)
-    scope = Scope(variables | shared | local)
-    operations = tuple(decode(instruction, scope, pc, kernel) for pc, instruction in enumerate(kernel.instructions))
+    constants = [(global_addresses[one.name], one.size) for one in module.variables if one.space == "const"]
+    scope = Scope(variables | shared | local, tuple((first, first + size) for first, size in constants))
+    decoded, written = [], []
+    for pc, instruction in enumerate(kernel.instructions):
+        scope.written = set()
+        decoded.append(decode(instruction, scope, pc, kernel))
+        written.append(scope.written)
+    operations = tuple(decoded)
     return Program(
         kernel,
         operations,
@@ -29,6 +36,7 @@ def program_of(module: Module, kernel: Kernel, global_addresses: Mapping[str, in
         tuple(None if isinstance(one, Straight) else _guard(one, scope) for one in operations),
         _segment_ends(operations, kernel),
         tuple(_may_wait(operations, pc) for pc in range(len(operations))),
+        _loops(operations, written),
         tuple(scope.register_types),
         shared_bytes - SHARED_BASE,
         local_bytes,
@@ -72,12 +80,49 @@ def _segment_ends(operations: Sequence[Operation], kernel: Kernel) -> tuple[int,
     return tuple(ends)
 
 
-def _may_wait(operations: Sequence[Operation], pc: int) -> bool:
-    match operations[pc]:
+def _targets(operation: Operation) -> tuple[int, ...]:
+    match operation:
         case Branch(target=target):
-            first = target
+            return (target,)
         case IndexedBranch(targets=targets):
-            first = min(targets)
-        case _:
-            return False
+            return targets
+    return ()
+
+
+def _may_wait(operations: Sequence[Operation], pc: int) -> bool:
+    first = min(_targets(operations[pc]), default=pc)
     return any(isinstance(one, Straight) and one.polls for one in operations[first:pc])
+
+
+def _loops(operations: Sequence[Operation], written: Sequence[set[int]]) -> dict[int, Loop]:
+    back = [(target, pc) for pc, one in enumerate(operations) for target in _targets(one) if target <= pc]
+    loops = {}
+    for first in {target for target, _ in back}:
+        end = before = first
+        while True:  # a branch back into the loop, from beyond, makes it longer
+            end = max(pc for target, pc in back if first <= target <= max(end, before))
+            if end == before:
+                break
+            before = end
+        body = range(first, end + 1)
+        reads_clock = any(
+            isinstance(operand, Special) and is_clock(operand.name)
+            for pc in body
+            for operands in operations[pc].instruction.operands
+            for operand in flatten(operands)
+        )
+        registers = sorted(set().union(*(written[pc] for pc in body)))
+        loops[first] = Loop(tuple(registers), reads_clock, _is_endless(operations, body))
+    return loops
+
+
+def _is_endless(operations: Sequence[Operation], body: range) -> bool:
+    """Does nothing lead out of it?"""
+    for pc in body:
+        operation = operations[pc]
+        if isinstance(operation, Exit) or operation.instruction.opcode == "trap":
+            return False
+        if any(target not in body for target in _targets(operation)):
+            return False
+    last = operations[body[-1]]  # which goes back
+    return last.instruction.guard is None

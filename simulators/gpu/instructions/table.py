@@ -71,7 +71,7 @@ def decode(instruction: Instruction, scope: Scope, pc: int, kernel: Kernel) -> O
 def _decoded(instruction: Instruction, scope: Scope, pc: int, kernel: Kernel) -> Operation | None:
     operation = control.decode(instruction, scope, kernel)
     if operation is not None:
-        return operation
+        return _guarded(operation, scope)
     for decoder in _DECODERS.get(instruction.opcode, (data.decode,)):
         operation = decoder(instruction, scope, pc)
         if operation is not None:

@@ -110,6 +110,8 @@ def _read_map(machine: Machine, instruction: Instruction, address: int, thread: 
     try:
         (target,) = machine.spaces.targets("generic", np.array([address], np.uint64), READ, thread)
         start = int(target.offsets[0])
+        if machine.late_stores is not None:
+            machine.late_stores.let_out_overlapping(machine.batch.slot[thread], target.buffer, target.offsets, READ)
         tensor_map = decode(target.buffer.bytes[start : start + READ].tobytes())
         if tensor_map.rank != rank:
             raise TensorMapError(f"it has {tensor_map.rank} dimensions; {rank} coordinates are given")

@@ -1,7 +1,9 @@
 """Instructions that a warp's threads execute together: shuffles, votes, matches, reductions.
 
 Each waits until every living thread that its mask names has come to it. A thread that is not in its own mask is an
-error. Source: PTX ISA, "Data Movement: shfl.sync", "Parallel Synchronization: vote, match, redux, activemask, elect".
+error. A shuffle from a lane that does not take part, which PTX leaves open, gives a number that nobody wants.
+
+Source: PTX ISA, "Data Movement: shfl.sync", "Parallel Synchronization: vote, match, redux, activemask, elect".
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from simulators.gpu.ptx.module import Instruction, Pair
 
 Array = NDArray[Any]
 FULL = np.uint32(0xFFFFFFFF)
+_POISON = np.uint32(0xDEADBEEF)  # and the lane: what is shuffled from where nobody takes part
 # What the threads do, that have all come: their masks are one value a thread, or one for all.
 Together = Callable[[Machine, Threads, Array], None]
 
@@ -56,11 +59,7 @@ def _complete(
     batch = machine.batch
     numbers = batch.numbers(here)
     masks = np.broadcast_to(masks, numbers.shape)
-    outside = (masks >> batch.lane[numbers]) & np.uint32(1) == 0
-    if outside.any():
-        thread = int(numbers[outside][0])
-        mask = int(masks[outside][0])
-        raise machine.fault(instruction, thread, f"it is not in its own membermask {mask:#010x}")
+    check_members(machine, instruction, numbers, masks)
     warps = batch.warp[numbers]
     present = batch.lane_bits(here)[warps]
     required = masks & pack_lanes(batch.alive)[warps]
@@ -71,8 +70,16 @@ def _complete(
     return batch.as_set(numbers[has_come]), masks[has_come]
 
 
+def check_members(machine: Machine, instruction: Instruction, threads: NDArray[np.intp], masks: Array) -> None:
+    """Errors: SimulatorError for a thread that its mask does not name."""
+    outside = (masks >> machine.batch.lane[threads]) & np.uint32(1) == 0
+    if outside.any():
+        message = f"it is not in its own membermask {int(masks[outside][0]):#010x}"
+        raise machine.fault(instruction, int(threads[outside][0]), message)
+
+
 def _by_warp(machine: Machine, threads: Threads, values: Array) -> Array:
-    """[N] to [warps, 32]: what the threads hold, and 0 in other lanes."""
+    """[N] to [warps, 32]: what the threads hold, and anything in other lanes."""
     batch = machine.batch
     if is_all(threads) and np.ndim(values) == 1:
         return values.reshape(-1, WARP)
@@ -113,7 +120,12 @@ def _decode_shfl(instruction: Instruction, scope: Scope, pc: int) -> Operation:
                 valid = other <= high
         other = np.where(valid, other, lane)
         spread = _by_warp(machine, threads, np.broadcast_to(held, lane.shape)).ravel()
-        put(machine, threads, spread[batch.numbers(threads) - lane + other])
+        found = spread[batch.numbers(threads) - lane + other]
+        if not (is_all(threads) and masks.ndim == 0 and masks == FULL):
+            takes_part = masks & batch.lane_bits(threads)[batch.warp[threads]]
+            is_there = takes_part >> other.astype(np.uint32) & np.uint32(1) == 1
+            found = np.where(is_there, found, _POISON ^ other.astype(np.uint32))
+        put(machine, threads, found)
         if put_valid is not None:
             put_valid(machine, threads, np.array(np.broadcast_to(valid, lane.shape)))
 

@@ -56,14 +56,13 @@ def load(machine: Machine, way: Way, addresses: Array, threads: Threads) -> tupl
 
 def store(machine: Machine, way: Way, addresses: Array, values: Sequence[Array], threads: Threads) -> None:
     """values: `count` arrays [N], or scalars, of the width's unsigned dtype."""
-    machine.changes += 1
     for target in targets(machine, way, addresses, threads, "write", values):
         part = tuple(_part(value, target.which) for value in values)
-        if machine.late_stores is not None and target.space == "global" and way.order in ("weak", "relaxed"):
+        if machine.late_stores is not None and target.space == "global":
             slots = machine.batch.slot[_part(machine.batch.numbers(threads), target.which)]
             machine.late_stores.hold(slots, target.buffer, target.offsets, part, way.width)
         else:
-            target.buffer.scatter(target.offsets, part, way.width)
+            machine.write(target.buffer, target.offsets, part, way.width)
 
 
 def update(
@@ -95,6 +94,17 @@ def update(
     return before
 
 
+def reduce(machine: Machine, way: Way, addresses: Array, threads: Threads, function: np.ufunc, values: Array) -> None:
+    """As `update`, where no order shows. values: [N], of the dtype that the function works on."""
+    for target in targets(machine, way, addresses, threads, "update"):
+        view = target.buffer.view(way.width).view(values.dtype)
+        rows = target.offsets // way.width
+        before = view[rows]
+        function.at(view, rows, _part(values, target.which))
+        if not np.array_equal(view[rows], before):
+            machine.changes += 1
+
+
 def turns(rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """Parts of the accesses, such that no place is twice in one, and those to one place keep their order."""
     _, first, counts = np.unique(rows, return_index=True, return_counts=True)
@@ -103,7 +113,8 @@ def turns(rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     order = np.argsort(rows, kind="stable")
     starts = np.repeat(np.cumsum(counts) - counts, counts)
     number = np.arange(len(rows)) - starts  # among the accesses to the same place
-    return [np.sort(order[number == turn]) for turn in range(int(counts.max()))]
+    by_turn = order[np.lexsort((order, number))]
+    return np.split(by_turn, np.cumsum(np.bincount(number))[:-1])
 
 
 def targets(
@@ -124,6 +135,8 @@ def targets(
     except MemoryFault as fault:
         thread = int(machine.batch.numbers(threads)[fault.which])
         raise machine.fault(way.instruction, thread, str(fault)) from None
+    if machine.launch.cluster_blocks > 1 and machine.batch.ended.any():
+        _check_lives(machine, way, threads, found)
     if machine.watchers or way.order != "weak":
         _tell(machine, way, threads, kind, values, found)
     if machine.late_stores is not None:
@@ -137,13 +150,26 @@ def targets(
     return found
 
 
+def _check_lives(machine: Machine, way: Way, threads: Threads, found: Sequence[Target]) -> None:
+    for target in found:
+        if target.space == "shared":
+            has_ended = machine.batch.ended[target.offsets // machine.shared.stride]
+            if has_ended.any():
+                thread = _part(machine.batch.numbers(threads), target.which)[np.flatnonzero(has_ended)[0]]
+                raise machine.fault(way.instruction, int(thread), "it is shared memory of a block that has ended")
+
+
 def _let_out(machine: Machine, way: Way, threads: Threads, kind: Kind, found: Sequence[Target]) -> None:
-    """A block sees its own stores; a release lets them out, and so does what reads and writes at once."""
-    releases = kind != "read" and ((way.order in ("release", "acq_rel") and way.scope != "cta") or kind == "update")
-    if releases or (kind == "read" and any(target.space == "global" for target in found)):
-        assert machine.late_stores is not None
-        if machine.late_stores.let_out(machine.batch.slot[threads]):
-            machine.changes += 1
+    """A block sees its own stores, and a release lets them out. A plain store is held back with the others, behind
+    those to the same bytes; a copy is not."""
+    late, slots = machine.late_stores, machine.batch.slot[threads]
+    assert late is not None
+    if kind != "read" and way.order in ("release", "acq_rel") and way.scope != "cta":
+        late.let_out(slots)
+    elif kind != "write" or way.is_asynchronous:
+        for target in found:
+            if target.space == "global":
+                late.let_out_overlapping(_part(slots, target.which), target.buffer, target.offsets, way.size)
 
 
 def _tell(
@@ -168,7 +194,7 @@ def _tell(
             target.written,
         )
         if way.order != "weak" and kind != "write":
-            machine.last_polled = access
+            machine.polled[id(way.instruction)] = access
         for watcher in machine.watchers:
             watcher.access(machine, access)
 

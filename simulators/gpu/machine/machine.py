@@ -23,14 +23,20 @@ from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Meetin
 from simulators.gpu.machine.program import Program
 from simulators.gpu.machine.schedule import LowestFirst, Schedule
 from simulators.gpu.machine.waiting import Deadlock, Rendezvous, describe_waits
+from simulators.gpu.memory.buffer import Buffer, Indices
 from simulators.gpu.memory.global_memory import GlobalMemory
 from simulators.gpu.memory.spaces import PerOwner, Spaces
 from simulators.gpu.ptx.module import Instruction
 from simulators.gpu.watch import Access, Watcher
 
+_Standing = tuple[NDArray[np.intp], list[NDArray[Any]]]  # threads, and what some of their registers hold
 R = TypeVar("R", bound=Rendezvous)
 BATCH_THREADS = 1 << 14  # that run together where nothing asks for more: their registers stay in the CPU's cache
-PATIENCE = 1000  # rounds in which all who can run poll, and nothing changes, until they are said to wait for ever
+PATIENCE = 3  # rounds in which all who can run poll, and nothing changes, until they are said to wait for ever
+SLICE = 1000  # times that a loop goes back, that seems not to poll, until others run
+MAX_INSTRUCTIONS = 10**9  # of a launch, whatever number of threads executes each
+# Rounds of polling: of so many, in the last ones it is looked closely whether stores leave what was there before.
+_LONG, _CLOSELY = 512, 16
 
 
 class Machine:
@@ -47,7 +53,9 @@ class Machine:
         num_launches: int = 0,
         schedule: Schedule | None = None,
         late_stores: LateStores | None = None,
+        noise: np.random.Generator | None = None,
         watchers: Sequence[Watcher] = (),
+        max_instructions: int = MAX_INSTRUCTIONS,
     ) -> None:
         self.chip = chip
         self.memory = memory
@@ -59,10 +67,14 @@ class Machine:
         self.thread_instructions = 0
         self.changes = 0  # of memory and of who waits: while there are none, who polls finds nothing new
         self.late_stores = late_stores
+        if late_stores is not None:
+            late_stores.write = self.write
         self._schedule = schedule or LowestFirst()
+        self._noise = noise
         self._resident_blocks = resident_blocks
+        self._max_instructions = max_instructions
         self.num_started = 0  # blocks that have begun
-        self.last_polled: Access | None = None
+        self.polled: dict[int, Access] = {}  # the latest look at what others may change, by the instruction's id
         self.batch: Batch
         self.registers: list[NDArray[Any]]
         self.shared: PerOwner
@@ -87,13 +99,18 @@ class Machine:
         return min(left, wanted, self._resident_blocks)
 
     def _begin(self, count: int) -> None:
-        self.batch = Batch(self.launch, self._next_blocks(count), self.program.register_types)
+        self.batch = Batch(self.launch, self._next_blocks(count), self.program.register_types, self._noise)
         self._take_memory()
         self._ready: dict[int, list[Threads]] = {}
         self._polling: dict[int, list[Threads]] = {}
         self._parked: dict[int, list[Threads]] = {}
         self.state = {}
-        self._idle_rounds = 0
+        self._turns: dict[int, int] = {}  # of loops that seem not to poll, by where they begin
+        self._rounds = 0  # of polling
+        self._quiet_rounds = 0  # the latest of them in which memory did not change
+        self._idle_rounds = 0  # and the latest in which nothing did
+        self._seen_changes = -1
+        self._stood: dict[int, _Standing] | None = None
         for watcher in self.watchers:
             watcher.begin(self)
         self.add(0, self.batch.living())
@@ -108,8 +125,9 @@ class Machine:
 
     def _take_memory(self) -> None:
         shared_bytes = self.program.static_shared_bytes + self.launch.shared_bytes
-        self.shared = PerOwner(self.batch.slots, shared_bytes)
-        local = PerOwner(self.batch.num_threads if self.program.local_bytes else 0, self.program.local_bytes)
+        self.shared = PerOwner(self.batch.slots, shared_bytes, self._noise)
+        local_owners = self.batch.num_threads if self.program.local_bytes else 0
+        local = PerOwner(local_owners, self.program.local_bytes, self._noise)
         self.spaces = Spaces(self.batch, self.memory, self.shared, local, self.launch.parameters)
         self.registers = self.batch.registers
 
@@ -148,6 +166,17 @@ class Machine:
         for pc in np.unique(places):
             self.add(int(pc) + 1, threads[places == pc])
 
+    def write(self, buffer: Buffer, offsets: Indices, values: tuple[NDArray[Any], ...], width: int) -> None:
+        """Stores that others see from now on."""
+        if self._rounds % _LONG < _LONG - _CLOSELY:
+            self.changes += 1
+            buffer.scatter(offsets, values, width)
+            return
+        before = buffer.gather(offsets, width, len(values))
+        buffer.scatter(offsets, values, width)
+        after = buffer.gather(offsets, width, len(values))
+        self.changes += any(not np.array_equal(*pair) for pair in zip(before, after, strict=True))
+
     def park(self, pc: int, threads: NDArray[np.intp]) -> None:
         """They wait for others to come to this instruction, which must take them up again by `unpark`."""
         self._parked.setdefault(pc, []).append(threads)
@@ -167,8 +196,8 @@ class Machine:
 
     def _run_batch(self) -> None:
         while True:
-            if self.late_stores is not None and self.late_stores.let_out_some():
-                self.changes += 1
+            if self.late_stores is not None:
+                self.late_stores.let_out_some()
             if self._ready:
                 pc, threads = self._schedule.choose(self, self._ready)
                 self._go(pc, threads)
@@ -184,17 +213,69 @@ class Machine:
             watcher.end(self)
 
     def _poll(self) -> None:
-        """All who can run wait for something: let them look again."""
-        changes = self.changes
-        self._idle_rounds = self._idle_rounds + 1 if changes == self._seen_changes else 0
-        self._seen_changes = changes
-        if self._idle_rounds > 1 and self._admit_more():
+        """All who can run wait for something, or go round and round: let them go on."""
+        self._check_limit()
+        self._rounds += 1
+        is_quiet = self.changes == self._seen_changes
+        self._seen_changes = self.changes
+        self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
+        self._idle_rounds = self._idle_rounds + 1 if self._stands_still(is_quiet) else 0
+        if self._quiet_rounds > 1 and self._waits_for_others() and self._admit_more():
+            self._stood = None
             return
         if self._idle_rounds > PATIENCE:
-            raise Deadlock(describe_waits(self, self._polling, self._parked))
+            if self.late_stores is None or not self.late_stores.let_out_all():
+                raise Deadlock(describe_waits(self, self._polling, self._parked))
+            self._idle_rounds = 0
         self._ready, self._polling = self._polling, self._ready
 
-    _seen_changes = -1
+    def _stands_still(self, is_quiet: bool) -> bool:
+        """Is each group, and each register that its loop writes, as it was a round before?"""
+        before, self._stood = self._stood, None
+        if not is_quiet or any(self.program.loops[pc].reads_clock for pc in self._polling):
+            return False
+        self._stood = {}
+        for pc, parts in self._polling.items():
+            numbers = self.batch.numbers(self.batch.union(parts))
+            registers = [self.registers[number][numbers] for number in self.program.loops[pc].written]
+            self._stood[pc] = numbers, registers
+        if before is None or before.keys() != self._stood.keys():
+            return False
+        for pc, (numbers, registers) in self._stood.items():
+            numbers_before, registers_before = before[pc]
+            if not np.array_equal(numbers, numbers_before):
+                return False
+            if not all(np.array_equal(*pair) for pair in zip(registers, registers_before, strict=True)):
+                return False
+        return True
+
+    def _waits_for_others(self) -> bool:
+        """Does it look so? A long loop that does not poll may just compute."""
+        polls = any(self._turns.get(pc) is None for pc in self._polling)
+        return polls or self._idle_rounds > 1 or self._quiet_rounds > _LONG
+
+    def _goes_round(self, pc: int, target: int, threads: Threads) -> bool:
+        """Does a branch back, that is taken, make the group wait until the others have run?"""
+        if target > pc:
+            return False
+        if self.program.loops[target].is_endless:
+            instruction = self.program.operations[pc].instruction
+            raise self.fault(instruction, int(self.batch.first(threads)[0]), "nothing leads out of this loop")
+        if self.program.may_wait[pc]:
+            return True
+        turns = self._turns.get(target, 0) + 1
+        self._turns[target] = turns % SLICE
+        return turns == SLICE
+
+    def _check_limit(self) -> None:
+        if self.ticks <= self._max_instructions:
+            return
+        groups = sorted({**self._ready, **self._polling})
+        places = [f"{one.place}: {one.text}" for one in (self.program.operations[pc].instruction for pc in groups)]
+        raise SimulatorError(
+            f"the launch has not ended after {self.ticks} instructions (max_instructions allows "
+            f"{self._max_instructions}); threads are at\n" + "\n".join(f"  {place}" for place in places)
+        )
 
     def without(self, threads: Threads, some: Threads) -> Threads:
         """The rest of a set."""
@@ -233,11 +314,11 @@ class Machine:
         return end, threads
 
     def _branch(self, pc: int, operation: Branch, threads: Threads) -> tuple[int, Threads] | None:
-        self._count(1, threads)
+        self._count(pc, pc + 1, threads)
         taken = self._taken(pc, threads)
         if self.batch.count(taken) == 0:
             return pc + 1, threads
-        waits = self.program.may_wait[pc] and operation.target <= pc
+        waits = self._goes_round(pc, operation.target, taken)
         if self.batch.count(taken) == self.batch.count(threads):
             if not waits:
                 return operation.target, threads
@@ -252,7 +333,7 @@ class Machine:
         return None
 
     def _meet(self, pc: int, operation: Meeting, threads: Threads) -> tuple[int, Threads] | None:
-        self._count(1, threads)
+        self._count(pc, pc + 1, threads)
         here = self._taken(pc, threads)
         self.add(pc + 1, self.without(threads, here))
         if self.batch.count(here) == 0:
@@ -261,17 +342,20 @@ class Machine:
         return (pc + 1, going) if self.batch.count(going) else None
 
     def _go_by_index(self, pc: int, operation: IndexedBranch, threads: Threads) -> tuple[int, Threads] | None:
-        self._count(1, threads)
-        index = np.broadcast_to(np.asarray(operation.index(self, threads)), self.batch.count(threads))
-        numbers = self.batch.numbers(threads)
+        self._count(pc, pc + 1, threads)
+        numbers = self.batch.numbers(self._taken(pc, threads))
+        self.add(pc + 1, self.without(threads, numbers))
+        index = np.broadcast_to(np.asarray(operation.index(self, numbers)), len(numbers))
         for one in np.unique(index):
             if one >= len(operation.targets):
                 raise SimulatorError(f"branch index {one} of {len(operation.targets)}", operation.instruction.place)
-            self.add(operation.targets[int(one)], numbers[index == one])
+            target = operation.targets[int(one)]
+            groups = self._polling if self._goes_round(pc, target, numbers) else self._ready
+            groups.setdefault(target, []).append(numbers[index == one])
         return None
 
     def _leave(self, pc: int, operation: Exit, threads: Threads) -> tuple[int, Threads] | None:
-        self._count(1, threads)
+        self._count(pc, pc + 1, threads)
         leaving = self._taken(pc, threads)
         self.add(pc + 1, self.without(threads, leaving))
         self._end(leaving)
@@ -287,15 +371,15 @@ class Machine:
 
     def _run_segment(self, pc: int, end: int, threads: Threads) -> None:
         runs = self.program.runs
-        self._count(end - pc, threads)
-        for watcher in self.watchers:
-            watcher.executed(self, pc, end, threads)
+        self._count(pc, end, threads)
         for i in range(pc, end):
             runs[i](self, threads)  # type: ignore[misc] # a segment holds straight operations only
 
-    def _count(self, instructions: int, threads: Threads) -> None:
-        self.ticks += instructions
-        self.thread_instructions += instructions * self.batch.count(threads)
+    def _count(self, first: int, end: int, threads: Threads) -> None:
+        self.ticks += end - first
+        self.thread_instructions += (end - first) * self.batch.count(threads)
+        for watcher in self.watchers:
+            watcher.executed(self, first, end, threads)
 
     def _taken(self, pc: int, threads: Threads) -> Threads:
         """Those of them whose guard holds."""

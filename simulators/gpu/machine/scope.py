@@ -53,7 +53,9 @@ class Scope:
     """Names of one kernel. Registers get numbers as they are met."""
 
     variables: Mapping[str, Variable]
+    constants: tuple[tuple[int, int], ...] = ()  # addresses at which .const variables begin, and end
     register_types: list[str] = field(default_factory=list)
+    written: set[int] = field(default_factory=set)  # numbers of registers that were asked for as a destination
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, register: Register, instruction: Instruction) -> int:
@@ -107,6 +109,7 @@ class Scope:
         if not isinstance(operand, Register):
             raise UnsupportedInstruction(instruction, f"a result cannot go to {operand}")
         number = self.number(operand, instruction)
+        self.written.add(number)
         dtype = REGISTER_DTYPES[operand.type]
 
         def put(machine: Machine, threads: Threads, value: Array) -> None:
@@ -120,7 +123,7 @@ class Scope:
                 return
             register = machine.registers[number]
             if not register.flags.writeable:  # nobody has written to it yet
-                register = machine.registers[number] = np.zeros_like(register)
+                register = machine.registers[number] = register.copy()
             register[threads] = value
 
         return put

@@ -83,6 +83,10 @@ _TABLE = _table()
 _CLOCKS = ("%clock", "%clock_hi", "%clock64", "%globaltimer", "%globaltimer_lo", "%globaltimer_hi")
 
 
+def is_clock(name: str) -> bool:
+    return name in _CLOCKS
+
+
 def is_special(name: str) -> bool:
     return name in _TABLE or name in _CLOCKS
 

@@ -36,7 +36,8 @@ def describe_waits(machine: Machine, polling: Mapping[int, list[Threads]], parke
     lines = []
     for pc, parts in sorted(polling.items()):
         threads = machine.batch.numbers(machine.batch.union(parts))
-        lines.append(f"{name_threads(machine, threads)} poll{_seen(machine, threads)} at {_place(machine, pc)}")
+        looks = _seen(machine, threads) or [f"at {_place(machine, pc)}"]
+        lines.append(f"{name_threads(machine, threads)} poll " + " and ".join(looks))
     for pc, parts in sorted(parked.items()):
         threads = machine.batch.numbers(machine.batch.union(parts))
         missing = _missing_lanes(machine, threads)
@@ -70,12 +71,15 @@ def _missing_lanes(machine: Machine, threads: NDArray[np.intp]) -> NDArray[np.in
     return np.flatnonzero(member)
 
 
-def _seen(machine: Machine, threads: NDArray[np.intp]) -> str:
-    """What the polling threads look at."""
-    if machine.last_polled is None:
-        return ""
-    access = machine.last_polled
-    offset = int(access.offsets[0])
-    found = access.buffer.view(access.size)[offset // access.size] if access.size <= 8 else None
-    value = "" if found is None else f", which holds {int(found)}"
-    return f" {access.allocation!r} (byte {offset - access.start}{value})"
+def _seen(machine: Machine, threads: NDArray[np.intp]) -> list[str]:
+    """What polling threads looked at last, and where."""
+    looks = []
+    for access in machine.polled.values():
+        which = np.flatnonzero(np.isin(access.threads, threads))
+        if len(which):
+            offset = int(access.offsets[which[0]])
+            found = access.buffer.view(access.size)[offset // access.size] if access.size <= 8 else None
+            value = "" if found is None else f", which holds {int(found)}"
+            byte = f"byte {offset - access.start}"
+            looks.append(f"{access.allocation!r} ({byte}{value}) at {access.instruction.place}: {access.instruction.text}")
+    return looks

@@ -102,7 +102,7 @@ class GlobalMemory:
                 yield which, None
                 continue
             allocation = self._allocations[one]
-            outside = addresses[which] + np.uint64(size) > np.uint64(allocation.end)
+            outside = addresses[which] > np.uint64(max(allocation.end - size, 0))
             if outside.any():
                 yield which[outside], None
             if not outside.all():

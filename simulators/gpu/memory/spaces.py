@@ -52,11 +52,13 @@ class Target:
 class PerOwner:
     """Memory of which every resident block, or thread, has a piece of its own."""
 
-    def __init__(self, owners: int, size: int) -> None:
-        """size: bytes of each piece."""
+    def __init__(self, owners: int, size: int, noise: np.random.Generator | None = None) -> None:
+        """size: bytes of each piece. noise: what they hold before they are written; None: zeros."""
         self.size = size
+        self._noise = noise
         self.stride = -(-size // LINE) * LINE
         self.buffer = Buffer.of_size(owners * self.stride)
+        self._blur(0)
         self.written = np.zeros(len(self.buffer.bytes), np.bool_)
 
     def extend(self, owners: int) -> None:
@@ -65,7 +67,14 @@ class PerOwner:
         before = len(self.buffer.bytes)
         longer.bytes[:before] = self.buffer.bytes
         self.buffer = longer
+        self._blur(before)
         self.written = np.concatenate([self.written, np.zeros(len(longer.bytes) - before, np.bool_)])
+
+    def _blur(self, first: int) -> None:
+        """What lies from there on holds anything."""
+        if self._noise is not None:
+            fresh = self.buffer.bytes[first:]
+            fresh[:] = np.frombuffer(self._noise.bytes(len(fresh)), np.uint8)
 
 
 class Spaces:
@@ -79,12 +88,14 @@ class Spaces:
         self.shared = shared
         self.local = local
         self._parameter_bytes = len(parameters)
+        self._own_shared = batch.slot.astype(np.intp) * shared.stride  # where each thread's block has its own
         self.parameters = Buffer.of_size(max(len(parameters), 1))
         self.parameters.bytes[: len(parameters)] = np.frombuffer(parameters, np.uint8)
 
     def extend(self, batch: Batch) -> None:
         """The batch has more blocks."""
         self.shared.extend(batch.slots)
+        self._own_shared = batch.slot.astype(np.intp) * self.shared.stride
         if self.local.size:
             self.local.extend(batch.num_threads)
 
@@ -154,26 +165,29 @@ class Spaces:
     def _in_shared(self, addresses: Addresses, size: int, threads: Threads) -> Target:
         shared, batch = self.shared, self._batch
         offsets = (addresses & np.uint64(OFFSET_MASK)).view(np.intp) - SHARED_BASE
-        slots = batch.slot[threads].astype(np.intp)
         if batch.launch.cluster_blocks > 1:
+            slots = batch.slot[threads].astype(np.intp)
             ranks = (addresses >> np.uint64(RANK_SHIFT)).astype(np.intp)
             self._check(ranks < batch.launch.cluster_blocks, addresses, "names a block that its cluster has not")
-            slots = slots - slots % batch.launch.cluster_blocks + ranks
+            starts = (slots - slots % batch.launch.cluster_blocks + ranks) * shared.stride
         else:
-            self._check(addresses <= np.uint64(OFFSET_MASK), addresses, "is not in shared memory")
-        inside = (offsets >= 0) & (offsets <= shared.size - size)
-        self._check(inside, addresses, f"is not within the block's {shared.size} bytes of shared memory")
-        return Target(None, shared.buffer, slots * shared.stride + offsets, "shared", shared.written, "shared memory")
+            if addresses.max() > OFFSET_MASK:
+                self._check(addresses <= np.uint64(OFFSET_MASK), addresses, "is not in shared memory")
+            starts = self._own_shared[threads]
+        if shared.size < size or offsets.view(np.uint64).max() > shared.size - size:  # a negative one is huge
+            inside = (offsets >= 0) & (offsets <= shared.size - size)
+            self._check(inside, addresses, f"is not within the block's {shared.size} bytes of shared memory")
+        return Target(None, shared.buffer, starts + offsets, "shared", shared.written, "shared memory")
 
     def _in_local(self, addresses: Addresses, size: int, threads: Threads) -> Target:
         local = self.local
-        inside = addresses.astype(np.int64) <= local.size - size
+        inside = _is_within(addresses, size, local.size)
         self._check(inside, addresses, f"is not within the thread's {local.size} bytes of local memory")
         offsets = self._batch.numbers(threads) * local.stride + addresses.astype(np.intp)
         return Target(None, local.buffer, offsets, "local", local.written, "local memory")
 
     def _in_parameters(self, addresses: Addresses, size: int) -> Target:
-        inside = addresses.astype(np.int64) <= self._parameter_bytes - size
+        inside = _is_within(addresses, size, self._parameter_bytes)
         self._check(inside, addresses, f"is not within the {self._parameter_bytes} bytes of parameters")
         return Target(None, self.parameters, addresses.astype(np.intp), "param", None, "parameters")
 
@@ -182,3 +196,8 @@ class Spaces:
         if not right.all():
             which = int(np.flatnonzero(~right)[0])
             raise MemoryFault(which, f"address {int(addresses[which]):#x} {message}")
+
+
+def _is_within(addresses: Addresses, size: int, end: int) -> NDArray[np.bool_]:
+    """Are these bytes before the end?"""
+    return addresses <= np.uint64(end - size) if size <= end else np.zeros(len(addresses), np.bool_)

@@ -59,3 +59,39 @@ def test_the_fused_operation_gives_the_bits_of_its_parts(
     for actual, expected in zip((q, k_cache, v_cache), (expected_q, *expected_caches), strict=True):
         bits = torch.int16 if actual.element_size() == 2 else torch.int32
         assert torch.equal(actual.contiguous().view(bits), expected.contiguous().view(bits))
+
+
+def test_dispatches_that_meet_on_a_chip_do_not_disturb_each_other() -> None:
+    """Two graphs and two streams at once: each of their grid barriers counts for itself."""
+    import torch
+
+    from optimized.kernels.moe_dispatch import moe_dispatch
+
+    torch.manual_seed(0)
+    tokens, experts = 200, 128  # enough that blocks route together, with a barrier
+
+    def inputs() -> tuple[Any, Any]:
+        x = torch.randn(tokens, 64, dtype=torch.bfloat16, device="cuda")
+        return x, torch.rand(tokens, experts, device="cuda").topk(8).indices.int()
+
+    work = [inputs() for _ in range(4)]
+    expected = [[one.clone() for one in moe_dispatch(x, ids, experts, tile=16)] for x, ids in work]
+    graphs, results = [], []
+    for x, ids in work[:2]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results.append(moe_dispatch(x, ids, experts, tile=16))
+        graphs.append(graph)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    for _ in range(300):
+        for graph, stream in zip(graphs, streams[:2], strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        eager = []
+        for (x, ids), stream in zip(work[2:], streams[2:], strict=True):
+            with torch.cuda.stream(stream):
+                eager.append(moe_dispatch(x, ids, experts, tile=16))
+        torch.cuda.synchronize()
+        for found, right in zip([*results, *eager], expected, strict=True):
+            assert all(torch.equal(one, other) for one, other in zip(found, right, strict=True))

@@ -55,3 +55,9 @@ def test_instructions_are_counted_by_thread_and_by_warp() -> None:
     found = counts("add.s32 %r5, %r1, 1;\nadd.s32 %r5, %r5, 1;\nmul.lo.s32 %r6, %r5, %r5;", block=40, grid=3)
     assert found.thread_instructions["add"] == 2 * 120 and found.thread_instructions["mul"] == 120
     assert found.warp_instructions["add"] == 2 * 6
+
+
+def test_instructions_of_one_line_have_traffic_of_their_own() -> None:
+    body = "ld.shared.u32 %r5, [tile]; st.shared.v4.u32 [tile], {%r5, %r5, %r5, %r5};"
+    found = counts(body, variables=".shared .align 16 .b8 tile[16];").by_instruction
+    assert {one.opcode: of.bytes for one, of in found.items()} == {"ld": 128, "st": 512}

@@ -74,3 +74,9 @@ def test_each_block_has_shared_memory_of_its_own() -> None:
         kernel(body, 0, ".shared .b8 tile[4];"), [], grid=2, block=1, watchers=[UninitialisedReads]
     ).findings
     assert "block (1, 0, 0)" in finding.message
+
+
+def test_two_reads_of_one_line_are_two_findings() -> None:
+    body = "ld.shared.u32 %r5, [tile]; ld.shared.u32 %r6, [tile+4];"
+    findings = run(kernel(body, 0, ".shared .b8 tile[16];"), [], watchers=[UninitialisedReads]).findings
+    assert ["%r5" in str(findings[0]), "%r6" in str(findings[1])] == [True, True]

