@@ -81,5 +81,7 @@ def _seen(machine: Machine, threads: NDArray[np.intp]) -> list[str]:
             found = access.buffer.view(access.size)[offset // access.size] if access.size <= 8 else None
             value = "" if found is None else f", which holds {int(found)}"
             byte = f"byte {offset - access.start}"
-            looks.append(f"{access.allocation!r} ({byte}{value}) at {access.instruction.place}: {access.instruction.text}")
+            looks.append(
+                f"{access.allocation!r} ({byte}{value}) at {access.instruction.place}: {access.instruction.text}"
+            )
     return looks

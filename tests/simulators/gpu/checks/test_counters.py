@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from simulators.gpu.checks.counters import Counters, Counts
 from tests.simulators.gpu.launching import kernel, run
 
 
-def counts(body: str, *sizes: int, variables: str = "", **launch: int) -> Counts:
+def counts(body: str, *sizes: int, variables: str = "", **launch: Any) -> Counts:
     arrays = [np.zeros(size, np.uint32) for size in sizes]
     (watcher,) = run(kernel(body, len(sizes), variables), arrays, watchers=[Counters], **launch).watchers
     assert isinstance(watcher, Counters)

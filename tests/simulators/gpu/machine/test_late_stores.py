@@ -14,12 +14,12 @@ from tests.simulators.gpu.launching import kernel, run
 SHARED = ".shared .align 16 .b8 t[16];"
 
 
-def outcomes(body: str, sizes: list[int], seeds: int, variables: str = "", **launch: Any) -> set[tuple[int, ...]]:
+def outcomes(body: str, sizes: list[int], seeds: int, *, block: int = 1, **launch: Any) -> set[tuple[int, ...]]:
     """What the last array holds, for so many seeds, and for the quick schedule."""
     found = set()
     for seed in (None, *range(seeds)):
         arrays = [np.zeros(size, np.uint32) for size in sizes]
-        run(kernel(body, len(sizes), variables), arrays, gpu=Gpu(H200, seed=seed), block=1, **launch)
+        run(kernel(body, len(sizes)), arrays, gpu=Gpu(H200, seed=seed), block=block, **launch)
         found.add(tuple(arrays[-1].tolist()))
     return found
 
@@ -39,7 +39,7 @@ add.u32 %r5, %r1, 1;
 st.global.u32 [%rd6], %r5;
 @%p1 mov.b32 %r5, 9;
 """
-    assert outcomes(body, [4], 10, block=4) == {(1, 2, 3, 4)}
+    assert outcomes(body, [32], 10, block=32) == {tuple(range(1, 33))}
 
 
 @pytest.mark.parametrize("update", ["red.relaxed.gpu.global.add.u32 [%rd1], 1", "atom.global.inc.u32 %r5, [%rd1], 9"])

@@ -100,7 +100,7 @@ def test_the_limit_of_instructions(look: str) -> None:
     text = kernel(f"LOOP:\nadd.u32 %r5, %r5, 1;\n{look}\nsetp.ne.u32 %p1, %r5, 0;\n@%p1 bra LOOP;", 1)
     launch = Launch("k", (1, 1, 1), (32, 1, 1), struct.pack("<Q", array.ctypes.data))
     with pytest.raises(SimulatorError, match=r"not ended after \d+ instructions(.|\n)*add.u32 %r5, %r5, 1"):
-        gpu.launch(parse(text), launch
+        gpu.launch(parse(text), launch)
 
 
 def test_a_guard_holds_for_a_trap_and_for_a_branch_by_index() -> None:

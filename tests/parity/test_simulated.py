@@ -1,0 +1,62 @@
+"""Every twin runs on simulated chips, with all checks, and gives what the reference says, without a GPU."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+import pytest
+
+from optimized.compile.arch import SM_90A, SM_100A, Arch
+from optimized.compile.library import Library
+from parity.cases import names, twin_named
+from parity.executors.simulate.executor import SimulateExecutor
+from parity.harness import configurations, seed_of, try_case
+from parity.twin import Call, Config, Twin
+
+LIGHT = 3 * 2**20  # bytes of a case's arrays: what takes seconds to simulate has more
+EVERY = 4  # one light corner in so many, in each run of the tests; others for the other architecture
+ARCHS = {"sm_90a": (SM_90A, 0), "sm_100a": (SM_100A, EVERY // 2)}
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Library:
+    return Library((tmp_path_factory.mktemp("kernels"),))
+
+
+def size_of(call: Call) -> int:
+    """Bytes of all arrays, what lies between their rows and repeated rows included."""
+    total = 0
+    for name, array in call.arrays.items():
+        rows = call.repeated.get(name, len(array) if array.ndim else 1)
+        shape = (rows, *array.shape[1:])
+        spans = [(length - 1) * abs(stride) for length, stride in zip(shape, array.strides, strict=True)]
+        total += sum(spans) + array.itemsize if prod(shape) else 0
+    return total + sum(len(call.arrays) * stride * 4 for stride in call.out_strides.values())
+
+
+def light_corners(twin: Twin) -> list[Config]:
+    corners = configurations(twin, searched=0)
+    return [one for one in corners if size_of(twin.inputs(one, np.random.default_rng(seed_of(one)))) <= LIGHT]
+
+
+def failures(twin: Twin, configs: list[Config], arch: Arch, kernels: Library) -> list[str | None]:
+    executor = SimulateExecutor(arch, kernels)
+    records = [try_case(twin, config, executor) for config in configs]
+    assert any(record.ok and record.kernels for record in records), "nothing was simulated"
+    return [f"{dict(record.config)}: {record.reason}" for record in records if record.status == "fail"]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", names())
+def test_some_corners(name: str, arch: str, kernels: Library) -> None:
+    twin, (simulated, first) = twin_named(name), ARCHS[arch]
+    assert failures(twin, light_corners(twin)[first::EVERY], simulated, kernels) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", names())
+def test_all_corners(name: str, arch: str, kernels: Library) -> None:
+    twin, (simulated, _) = twin_named(name), ARCHS[arch]
+    assert failures(twin, [*configurations(twin, searched=0)], simulated, kernels) == []
