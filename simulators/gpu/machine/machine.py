@@ -20,6 +20,7 @@ from simulators.gpu.errors import SimulatorError
 from simulators.gpu.launch import Launch
 from simulators.gpu.machine.late_stores import LateStores
 from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Meeting, Straight
+from simulators.gpu.machine.polling import Polling
 from simulators.gpu.machine.program import Program
 from simulators.gpu.machine.schedule import LowestFirst, Schedule
 from simulators.gpu.machine.waiting import Deadlock, Rendezvous, describe_waits
@@ -29,14 +30,9 @@ from simulators.gpu.memory.spaces import PerOwner, Spaces
 from simulators.gpu.ptx.module import Instruction
 from simulators.gpu.watch import Access, Watcher
 
-_Standing = tuple[NDArray[np.intp], list[NDArray[Any]]]  # threads, and what some of their registers hold
 R = TypeVar("R", bound=Rendezvous)
 BATCH_THREADS = 1 << 14  # that run together where nothing asks for more: their registers stay in the CPU's cache
-PATIENCE = 3  # rounds in which all who can run poll, and nothing changes, until they are said to wait for ever
-SLICE = 1000  # times that a loop goes back, that seems not to poll, until others run
 MAX_INSTRUCTIONS = 10**9  # of a launch, whatever number of threads executes each
-# Rounds of polling: of so many, in the last ones it is looked closely whether stores leave what was there before.
-_LONG, _CLOSELY = 512, 16
 
 
 class Machine:
@@ -76,6 +72,7 @@ class Machine:
         self.num_started = 0  # blocks that have begun
         self.polled: dict[int, Access] = {}  # the latest look at what others may change, by the instruction's id
         self.batch: Batch
+        self.ready: dict[int, list[Threads]]  # groups that may run, by the pc at which they stand
         self.registers: list[NDArray[Any]]
         self.shared: PerOwner
         self.spaces: Spaces
@@ -101,16 +98,10 @@ class Machine:
     def _begin(self, count: int) -> None:
         self.batch = Batch(self.launch, self._next_blocks(count), self.program.register_types, self._noise)
         self._take_memory()
-        self._ready: dict[int, list[Threads]] = {}
-        self._polling: dict[int, list[Threads]] = {}
+        self.ready = {}
+        self._polling = Polling()
         self._parked: dict[int, list[Threads]] = {}
         self.state = {}
-        self._turns: dict[int, int] = {}  # of loops that seem not to poll, by where they begin
-        self._rounds = 0  # of polling
-        self._quiet_rounds = 0  # the latest of them in which memory did not change
-        self._idle_rounds = 0  # and the latest in which nothing did
-        self._seen_changes = -1
-        self._stood: dict[int, _Standing] | None = None
         for watcher in self.watchers:
             watcher.begin(self)
         self.add(0, self.batch.living())
@@ -131,7 +122,7 @@ class Machine:
         self.spaces = Spaces(self.batch, self.memory, self.shared, local, self.launch.parameters)
         self.registers = self.batch.registers
 
-    def _admit_more(self) -> bool:
+    def admit_more(self) -> bool:
         """Begin more blocks beside those that wait, as far as the chip has room."""
         living = len(np.unique(self.batch.slot[self.batch.alive]))
         room = self._resident_blocks - living
@@ -139,7 +130,7 @@ class Machine:
         count *= self.launch.cluster_blocks
         if count <= 0:
             return False
-        for groups in (self._ready, self._polling, self._parked):
+        for groups in (self.ready, self._polling.groups, self._parked):
             for pc, parts in groups.items():
                 groups[pc] = [self.batch.numbers(part) for part in parts]
         first = self.batch.num_threads
@@ -157,7 +148,7 @@ class Machine:
     def add(self, pc: int, threads: Threads) -> None:
         """They may go on from there."""
         if self.batch.count(threads):
-            self._ready.setdefault(pc, []).append(threads)
+            self.ready.setdefault(pc, []).append(threads)
 
     def resume(self, threads: NDArray[np.intp]) -> None:
         """Threads that waited, each at its `batch.pc`, go on after it."""
@@ -168,7 +159,7 @@ class Machine:
 
     def write(self, buffer: Buffer, offsets: Indices, values: tuple[NDArray[Any], ...], width: int) -> None:
         """Stores that others see from now on."""
-        if self._rounds % _LONG < _LONG - _CLOSELY:
+        if not self._polling.looks_closely:
             self.changes += 1
             buffer.scatter(offsets, values, width)
             return
@@ -198,79 +189,29 @@ class Machine:
         while True:
             if self.late_stores is not None:
                 self.late_stores.let_out_some()
-            if self._ready:
-                pc, threads = self._schedule.choose(self, self._ready)
+            if self.ready:
+                pc, threads = self._schedule.choose(self, self.ready)
                 self._go(pc, threads)
-            elif self._polling:
-                self._poll()
+            elif self._polling.groups:
+                self._check_limit()
+                self.ready = self._polling.look_again(self)
             elif self.batch.num_alive == 0:
                 break
-            elif not self._admit_more():
-                raise Deadlock(describe_waits(self, self._polling, self._parked))
+            elif not self.admit_more():
+                raise self.deadlock()
         if self.late_stores is not None:
             self.late_stores.let_out_all()
         for watcher in self.watchers:
             watcher.end(self)
 
-    def _poll(self) -> None:
-        """All who can run wait for something, or go round and round: let them go on."""
-        self._check_limit()
-        self._rounds += 1
-        is_quiet = self.changes == self._seen_changes
-        self._seen_changes = self.changes
-        self._quiet_rounds = self._quiet_rounds + 1 if is_quiet else 0
-        self._idle_rounds = self._idle_rounds + 1 if self._stands_still(is_quiet) else 0
-        if self._quiet_rounds > 1 and self._waits_for_others() and self._admit_more():
-            self._stood = None
-            return
-        if self._idle_rounds > PATIENCE:
-            if self.late_stores is None or not self.late_stores.let_out_all():
-                raise Deadlock(describe_waits(self, self._polling, self._parked))
-            self._idle_rounds = 0
-        self._ready, self._polling = self._polling, self._ready
-
-    def _stands_still(self, is_quiet: bool) -> bool:
-        """Is each group, and each register that its loop writes, as it was a round before?"""
-        before, self._stood = self._stood, None
-        if not is_quiet or any(self.program.loops[pc].reads_clock for pc in self._polling):
-            return False
-        self._stood = {}
-        for pc, parts in self._polling.items():
-            numbers = self.batch.numbers(self.batch.union(parts))
-            registers = [self.registers[number][numbers] for number in self.program.loops[pc].written]
-            self._stood[pc] = numbers, registers
-        if before is None or before.keys() != self._stood.keys():
-            return False
-        for pc, (numbers, registers) in self._stood.items():
-            numbers_before, registers_before = before[pc]
-            if not np.array_equal(numbers, numbers_before):
-                return False
-            if not all(np.array_equal(*pair) for pair in zip(registers, registers_before, strict=True)):
-                return False
-        return True
-
-    def _waits_for_others(self) -> bool:
-        """Does it look so? A long loop that does not poll may just compute."""
-        polls = any(self._turns.get(pc) is None for pc in self._polling)
-        return polls or self._idle_rounds > 1 or self._quiet_rounds > _LONG
-
-    def _goes_round(self, pc: int, target: int, threads: Threads) -> bool:
-        """Does a branch back, that is taken, make the group wait until the others have run?"""
-        if target > pc:
-            return False
-        if self.program.loops[target].is_endless:
-            instruction = self.program.operations[pc].instruction
-            raise self.fault(instruction, int(self.batch.first(threads)[0]), "nothing leads out of this loop")
-        if self.program.may_wait[pc]:
-            return True
-        turns = self._turns.get(target, 0) + 1
-        self._turns[target] = turns % SLICE
-        return turns == SLICE
+    def deadlock(self) -> Deadlock:
+        """Nobody can go on."""
+        return Deadlock(describe_waits(self, self._polling.groups, self._parked))
 
     def _check_limit(self) -> None:
         if self.ticks <= self._max_instructions:
             return
-        groups = sorted({**self._ready, **self._polling})
+        groups = sorted({**self.ready, **self._polling.groups})
         places = [f"{one.place}: {one.text}" for one in (self.program.operations[pc].instruction for pc in groups)]
         raise SimulatorError(
             f"the launch has not ended after {self.ticks} instructions (max_instructions allows "
@@ -300,7 +241,7 @@ class Machine:
             if after is None:
                 return
             pc, threads = after
-            if self._ready and self._schedule.gives_way(self, pc, self._ready):
+            if self.ready and self._schedule.gives_way(self, pc, self.ready):
                 self.add(pc, threads)
                 return
         self._end(threads)
@@ -318,16 +259,16 @@ class Machine:
         taken = self._taken(pc, threads)
         if self.batch.count(taken) == 0:
             return pc + 1, threads
-        waits = self._goes_round(pc, operation.target, taken)
+        waits = self._polling.goes_round(self, pc, operation.target, taken)
         if self.batch.count(taken) == self.batch.count(threads):
             if not waits:
                 return operation.target, threads
-            self._polling.setdefault(operation.target, []).append(threads)
+            self._polling.groups.setdefault(operation.target, []).append(threads)
             return None
         rest = self.without(threads, taken)
         for watcher in self.watchers:
             watcher.diverged(self, operation.instruction, taken, rest)
-        groups = self._polling if waits else self._ready
+        groups = self._polling.groups if waits else self.ready
         groups.setdefault(operation.target, []).append(taken)
         self.add(pc + 1, rest)
         return None
@@ -350,7 +291,8 @@ class Machine:
             if one >= len(operation.targets):
                 raise SimulatorError(f"branch index {one} of {len(operation.targets)}", operation.instruction.place)
             target = operation.targets[int(one)]
-            groups = self._polling if self._goes_round(pc, target, numbers) else self._ready
+            waits = self._polling.goes_round(self, pc, target, numbers)
+            groups = self._polling.groups if waits else self.ready
             groups.setdefault(target, []).append(numbers[index == one])
         return None
 
