@@ -49,14 +49,14 @@ def _decode_atomic(instruction: Instruction, scope: Scope, pc: int) -> Operation
 
     def run(machine: Machine, threads: Threads) -> None:
         count = machine.batch.count(threads)
-        values = [_columns([one(machine, threads) for one in operand], count) for operand in sources]
+        values = [columns([one(machine, threads) for one in operand], count) for operand in sources]
         addresses = address(machine, threads)
         found = update(
             machine, way, addresses, threads, lambda old, who: combine(old, *[value[who] for value in values])
         )
-        columns = (found,) if found.ndim == 1 else tuple(np.ascontiguousarray(found.T))
-        for put, column in zip(puts, columns, strict=False):
-            put(machine, threads, column)
+        elements = (found,) if found.ndim == 1 else tuple(np.ascontiguousarray(found.T))
+        for put, element in zip(puts, elements, strict=False):
+            put(machine, threads, element)
 
     return Straight(instruction, run, polls=has_result)
 
@@ -74,7 +74,7 @@ def _decode_unordered(
     return Straight(instruction, run)
 
 
-def _columns(elements: list[Array], count: int) -> Array:
+def columns(elements: list[Array], count: int) -> Array:
     """[N], or [N, elements] of a vector."""
     wide = [np.broadcast_to(one, count) for one in elements]
     return wide[0] if len(wide) == 1 else np.stack(wide, axis=1)

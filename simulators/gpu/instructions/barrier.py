@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from simulators.gpu.batch import NONE, Threads
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions.block_barrier import BARRIERS, Arrival, BlockBarriers
-from simulators.gpu.instructions.warp import complete_warps
 from simulators.gpu.instructions.warp_barrier import tell_synchronized, warp_barrier
+from simulators.gpu.instructions.warp_meeting import complete_warps
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Meeting, Operation
 from simulators.gpu.machine.scope import Scope

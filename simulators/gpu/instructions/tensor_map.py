@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
-from simulators.gpu.instructions.warp import complete_warps
+from simulators.gpu.instructions.warp_meeting import complete_warps
 from simulators.gpu.machine.access import Way, load, store, update
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Meeting, Operation, Straight

@@ -1,7 +1,7 @@
 """Instructions that a warp's threads execute together: shuffles, votes, matches, reductions.
 
-Each waits until every living thread that its mask names has come to it. A thread that is not in its own mask is an
-error. A shuffle from a lane that does not take part, which PTX leaves open, gives a number that nobody wants.
+Each waits until every living thread that its mask names has come (`warp_meeting`). A shuffle from a lane that does not
+take part, which PTX leaves open, gives a number that nobody wants.
 
 Source: PTX ISA, "Data Movement: shfl.sync", "Parallel Synchronization: vote, match, redux, activemask, elect".
 """
@@ -17,65 +17,14 @@ from numpy.typing import NDArray
 from simulators.gpu.batch import Threads, is_all, pack_lanes
 from simulators.gpu.chip import WARP
 from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.instructions.warp_meeting import FULL, Results, meeting
 from simulators.gpu.machine.machine import Machine
-from simulators.gpu.machine.operation import Meeting, Operation, Straight
-from simulators.gpu.machine.scope import Scope, Source
+from simulators.gpu.machine.operation import Operation, Straight
+from simulators.gpu.machine.scope import Scope
 from simulators.gpu.ptx.module import Instruction, Pair
 
 Array = NDArray[Any]
-FULL = np.uint32(0xFFFFFFFF)
 _POISON = np.uint32(0xDEADBEEF)  # and the lane: what is shuffled from where nobody takes part
-# What the threads do, that have all come: their masks are one value a thread, or one for all.
-Together = Callable[[Machine, Threads, Array], None]
-
-
-def meeting(instruction: Instruction, pc: int, mask: Source, together: Together) -> Meeting:
-    """Those whose whole mask is here go on; the rest are parked."""
-
-    def meet(machine: Machine, threads: Threads) -> Threads:
-        parked = machine.unpark(pc)
-        here = machine.batch.union([threads, *parked]) if parked else threads
-        masks = np.asarray(mask(machine, here))
-        if not (is_all(here) and masks.ndim == 0 and masks == FULL):
-            here, masks = _complete(machine, instruction, pc, here, masks)
-        if machine.batch.count(here):
-            together(machine, here, masks)
-        return here
-
-    return Meeting(instruction, meet)
-
-
-def complete_warps(machine: Machine, instruction: Instruction, pc: int, threads: Threads) -> Threads:
-    """Those whose whole warp is here: what `.aligned` asks for. The rest are parked."""
-    parked = machine.unpark(pc)
-    here = machine.batch.union([threads, *parked]) if parked else threads
-    return here if is_all(here) else _complete(machine, instruction, pc, here, np.asarray(FULL))[0]
-
-
-def _complete(
-    machine: Machine, instruction: Instruction, pc: int, here: Threads, masks: Array
-) -> tuple[Threads, Array]:
-    """Those that have all come, with their masks. The rest are parked."""
-    batch = machine.batch
-    numbers = batch.numbers(here)
-    masks = np.broadcast_to(masks, numbers.shape)
-    check_members(machine, instruction, numbers, masks)
-    warps = batch.warp[numbers]
-    present = batch.lane_bits(here)[warps]
-    required = masks & pack_lanes(batch.alive)[warps]
-    has_come = required & ~present == 0
-    if has_come.all():
-        return batch.as_set(numbers), masks
-    machine.park(pc, numbers[~has_come])
-    return batch.as_set(numbers[has_come]), masks[has_come]
-
-
-def check_members(machine: Machine, instruction: Instruction, threads: NDArray[np.intp], masks: Array) -> None:
-    """Errors: SimulatorError for a thread that its mask does not name."""
-    outside = (masks >> machine.batch.lane[threads]) & np.uint32(1) == 0
-    if outside.any():
-        message = f"it is not in its own membermask {int(masks[outside][0]):#010x}"
-        raise machine.fault(instruction, int(threads[outside][0]), message)
 
 
 def _by_warp(machine: Machine, threads: Threads, values: Array) -> Array:
@@ -99,12 +48,13 @@ def _decode_shfl(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     put_valid = scope.destination(instruction, second) if second is not None else None
     value, amount, clamp, mask = (scope.source(instruction, one, 32) for one in operands)
 
-    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+    def compute(
+        machine: Machine, threads: Threads, masks: Array, held: Array, amounts: Array, clamps: Array
+    ) -> Results:
         batch = machine.batch
-        held = value(machine, threads)
         lane = batch.lane[threads].astype(np.int64)
-        b = np.asarray(amount(machine, threads)).astype(np.int64) & 31
-        c = np.asarray(clamp(machine, threads)).astype(np.int64)
+        b = np.asarray(amounts).astype(np.int64) & 31
+        c = np.asarray(clamps).astype(np.int64)
         limit, segment = c & 31, (c >> 8) & 31
         low = lane & segment
         high = low | (limit & ~segment)
@@ -125,11 +75,9 @@ def _decode_shfl(instruction: Instruction, scope: Scope, pc: int) -> Operation:
             takes_part = masks & batch.lane_bits(threads)[batch.warp[threads]]
             is_there = takes_part >> other.astype(np.uint32) & np.uint32(1) == 1
             found = np.where(is_there, found, _POISON ^ other.astype(np.uint32))
-        put(machine, threads, found)
-        if put_valid is not None:
-            put_valid(machine, threads, np.array(np.broadcast_to(valid, lane.shape)))
+        return found, np.array(np.broadcast_to(valid, lane.shape))
 
-    return meeting(instruction, pc, mask, together)
+    return meeting(instruction, scope, pc, mask, (value, amount, clamp), compute, (put, put_valid))
 
 
 def _decode_vote(instruction: Instruction, scope: Scope, pc: int) -> Operation:
@@ -140,24 +88,24 @@ def _decode_vote(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     put = scope.destination(instruction, result)
     predicate, mask = scope.source(instruction, flag, 1), scope.source(instruction, members, 32)
 
-    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+    def compute(machine: Machine, threads: Threads, masks: Array, held: Array) -> Results:
         batch = machine.batch
         flags = np.zeros(batch.num_threads, np.bool_)
-        flags[threads] = predicate(machine, threads)
+        flags[threads] = held
         warps = batch.warp[threads]
         members = masks & pack_lanes(batch.alive)[warps]
         ballot = pack_lanes(flags)[warps] & members
         match mode:
             case "ballot":
-                put(machine, threads, ballot)
+                return (ballot,)
             case "any":
-                put(machine, threads, ballot != 0)
+                return (ballot != 0,)
             case "all":
-                put(machine, threads, ballot == members)
+                return (ballot == members,)
             case _:
-                put(machine, threads, (ballot == members) | (ballot == 0))
+                return ((ballot == members) | (ballot == 0),)
 
-    return meeting(instruction, pc, mask, together)
+    return meeting(instruction, scope, pc, mask, (predicate,), compute, (put,))
 
 
 def _decode_match(instruction: Instruction, scope: Scope, pc: int) -> Operation:
@@ -171,22 +119,19 @@ def _decode_match(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     put_all = scope.destination(instruction, second) if second is not None else None
     value, mask = scope.source(instruction, operand, bits), scope.source(instruction, members, 32)
 
-    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+    def compute(machine: Machine, threads: Threads, masks: Array, held: Array) -> Results:
         batch = machine.batch
-        held = np.broadcast_to(value(machine, threads), machine.batch.count(threads))
+        held = np.broadcast_to(held, batch.count(threads))
         rows = _by_warp(machine, threads, held)
         warps = batch.warp[threads]
         present = batch.lane_bits(threads)[warps] & masks
         same = pack_lanes((rows[warps] == held[:, None]).ravel()) & present
         if mode == "any":
-            put(machine, threads, same)
-            return
+            return (same,)
         equal = same == present
-        put(machine, threads, np.where(equal, present, np.uint32(0)))
-        if put_all is not None:
-            put_all(machine, threads, equal)
+        return np.where(equal, present, np.uint32(0)), equal
 
-    return meeting(instruction, pc, mask, together)
+    return meeting(instruction, scope, pc, mask, (value,), compute, (put, put_all))
 
 
 _REDUCTIONS: dict[str, Callable[[Array], Array]] = {
@@ -209,23 +154,22 @@ def _decode_redux(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     put = scope.destination(instruction, result)
     value, mask = scope.source(instruction, operand, 32), scope.source(instruction, members, 32)
 
-    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+    def compute(machine: Machine, threads: Threads, masks: Array, held: Array) -> Results:
         batch = machine.batch
-        held = np.broadcast_to(value(machine, threads), batch.count(threads))
+        held = np.broadcast_to(held, batch.count(threads))
         warps = batch.warp[threads]
         rows = _by_warp(machine, threads, np.ascontiguousarray(held))[warps]  # [N, 32]
         lanes = np.arange(WARP, dtype=np.uint32)
         counts = ((masks & batch.lane_bits(threads)[warps])[:, None] >> lanes) & np.uint32(1) == 1
         if kind == "f32":
-            put(machine, threads, _reduce_floats(name, flags, rows.view(np.float32), counts))
-            return
+            return (_reduce_floats(name, flags, rows.view(np.float32), counts),)
         # Lanes that do not count hold the first value that does: for add and xor, nothing.
         first = rows[np.arange(len(rows)), counts.argmax(axis=1)][:, None]
         filler = np.zeros_like(first) if name in ("add", "xor") else first
         chosen = np.where(counts, rows, filler).view(dtype)
-        put(machine, threads, _REDUCTIONS[name](chosen).view(np.uint32))
+        return (_REDUCTIONS[name](chosen).view(np.uint32),)
 
-    return meeting(instruction, pc, mask, together)
+    return meeting(instruction, scope, pc, mask, (value,), compute, (put,))
 
 
 def _reduce_floats(name: str, flags: list[str], rows: Array, counts: Array) -> Array:
@@ -263,15 +207,14 @@ def _decode_elect(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     put_lane, put_elected = (scope.destination(instruction, one) for one in (results.first, results.second))
     mask = scope.source(instruction, members, 32)
 
-    def together(machine: Machine, threads: Threads, masks: Array) -> None:
+    def compute(machine: Machine, threads: Threads, masks: Array) -> Results:
         batch = machine.batch
         present = masks & batch.lane_bits(threads)[batch.warp[threads]]
         lowest = present & (~present + np.uint32(1))
         leader = np.log2(lowest.astype(np.float64)).astype(np.uint32)
-        put_lane(machine, threads, leader)
-        put_elected(machine, threads, batch.lane[threads] == leader)
+        return leader, batch.lane[threads] == leader
 
-    return meeting(instruction, pc, mask, together)
+    return meeting(instruction, scope, pc, mask, (), compute, (put_lane, put_elected))
 
 
 DECODERS = {

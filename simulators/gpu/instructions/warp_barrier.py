@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads, is_all, pack_lanes
-from simulators.gpu.instructions.warp import FULL, check_members
+from simulators.gpu.instructions.warp_meeting import FULL, check_members
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Meeting
 from simulators.gpu.machine.scope import Source

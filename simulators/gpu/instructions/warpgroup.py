@@ -23,7 +23,7 @@ from simulators.gpu.instructions.fragments import elements, rows_of_registers, s
 from simulators.gpu.instructions.matrix_descriptor import CHUNK_BYTES, Layout, addresses_of, rank_bits
 from simulators.gpu.instructions.multiply_accumulate import ELEMENT_BITS, integers
 from simulators.gpu.instructions.pending_sums import Accumulator, PendingSums
-from simulators.gpu.instructions.warp import complete_warps
+from simulators.gpu.instructions.warp_meeting import complete_warps
 from simulators.gpu.instructions.whole_warps import WARPGROUP, by_warp, register_sources, whole_warpgroups
 from simulators.gpu.machine.access import Way, load
 from simulators.gpu.machine.machine import Machine

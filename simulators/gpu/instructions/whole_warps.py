@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simulators.gpu.batch import Threads, is_all
 from simulators.gpu.chip import WARP
 from simulators.gpu.errors import UnsupportedInstruction
-from simulators.gpu.instructions.warp import complete_warps
+from simulators.gpu.instructions.warp_meeting import complete_warps
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.scope import Scope, Source, flatten
 from simulators.gpu.ptx.module import Instruction, Operand

@@ -33,6 +33,7 @@ class Way:
     order: Order = "weak"
     scope: Scope = "gpu"
     is_asynchronous: bool = False
+    is_multicast: bool = False  # through a multicast window, to each of its replicas
 
     @property
     def size(self) -> int:
@@ -52,6 +53,18 @@ def load(machine: Machine, way: Way, addresses: Array, threads: Threads) -> tupl
             whole[target.which] = part
     assert found is not None
     return found
+
+
+def load_replicas(
+    machine: Machine, way: Way, addresses: Array, threads: Threads
+) -> list[tuple[NDArray[np.intp] | None, list[tuple[Array, ...]]]]:
+    """Of each multicast window: which of the accesses go there (None: all), and what each replica holds, as `load`."""
+    windows: list[tuple[NDArray[np.intp] | None, list[tuple[Array, ...]]]] = []
+    for target in targets(machine, way, addresses, threads, "read"):
+        if target.replica == 0:
+            windows.append((target.which, []))
+        windows[-1][1].append(target.buffer.gather(target.offsets, way.width, way.count))
+    return windows
 
 
 def store(machine: Machine, way: Way, addresses: Array, values: Sequence[Array], threads: Threads) -> None:
@@ -131,6 +144,8 @@ def targets(
     addresses = addresses if addresses.dtype == np.uint64 else addresses.astype(np.uint64)
     try:
         find = machine.spaces.targets if is_aligned else machine.spaces.unaligned_targets
+        if way.is_multicast:
+            find = machine.spaces.multicast_targets
         found = list(find(way.space, addresses, way.size, threads))
     except MemoryFault as fault:
         thread = int(machine.batch.numbers(threads)[fault.which])

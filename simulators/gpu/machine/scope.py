@@ -56,6 +56,7 @@ class Scope:
     constants: tuple[tuple[int, int], ...] = ()  # addresses at which .const variables begin, and end
     register_types: list[str] = field(default_factory=list)
     written: set[int] = field(default_factory=set)  # numbers of registers that were asked for as a destination
+    alike: dict[str, list[Any]] = field(default_factory=dict)  # places at which threads meet, by the instruction's name
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def number(self, register: Register, instruction: Instruction) -> int:

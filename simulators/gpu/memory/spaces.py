@@ -47,6 +47,7 @@ class Target:
     written: NDArray[np.bool_] | None  # by byte of the buffer; None: every byte holds a value
     name: str  # of the allocation
     start: int = 0  # the offset of the allocation's first byte
+    replica: int = 0  # of a multicast window: its number
 
 
 class PerOwner:
@@ -161,6 +162,19 @@ class Spaces:
             yield Target(
                 which, allocation.buffer, offsets, "global", allocation.written, allocation.name, allocation.start
             )
+
+    def multicast_targets(self, space: str, addresses: Addresses, size: int, threads: Threads) -> Iterator[Target]:
+        """As `targets`, through multicast windows: of each window all replicas, in their order."""
+        self.check_alignment(addresses, size)
+        for which, window in self._global.split_multicast(addresses, size):
+            if window is None:
+                first = 0 if which is None else int(which[0])
+                where = self._global.describe(int(addresses[first]))
+                raise MemoryFault(first, f"{size} bytes at {where}, are not within a multicast window")
+            within = (addresses if which is None else addresses[which]) - np.uint64(window.address)
+            for number, (one, address) in enumerate(window.replicas):
+                offsets = (within + np.uint64(address - one.origin)).view(np.intp)
+                yield Target(which, one.buffer, offsets, "global", one.written, one.name, one.start, number)
 
     def _in_shared(self, addresses: Addresses, size: int, threads: Threads) -> Target:
         shared, batch = self.shared, self._batch

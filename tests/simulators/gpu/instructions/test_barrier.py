@@ -100,6 +100,60 @@ def test_a_warp_meets_from_two_places(seed: int | None) -> None:
         marked(TWO_ARMS.format("0xFFFF0000"), 32, seed)
 
 
+# The halves of a warp meet from two places, with other registers.
+COLLECTIVES = """
+setp.lt.u32 %p1, %r1, 16;
+add.u32 %r7, %r1, 100;
+setp.eq.u32 %p2, %r1, 3;
+setp.eq.u32 %p3, %r1, 30;
+and.b32 %r9, %r1, 7;
+@%p1 bra LOW;
+{high}
+bra END;
+LOW:
+{low}
+END:
+"""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (
+            "shfl.sync.bfly.b32 %r6, %r1, 16, 31, -1;",
+            "shfl.sync.bfly.b32 %r8|%p4, %r7, 16, 31, -1; mov.b32 %r6, %r8;",
+            [*range(116, 132), *range(16)],
+        ),
+        ("vote.sync.ballot.b32 %r6, %p2, -1;", "vote.sync.ballot.b32 %r6, %p3, -1;", [1 << 3 | 1 << 30] * 32),
+        (
+            "match.any.sync.b32 %r6, %r9, -1;",
+            "match.any.sync.b32 %r6, 5, -1;",
+            [0x101 << i | 0xFFFF0000 * (i == 5) for i in range(8)] * 2 + [0x2020 | 0xFFFF0000] * 16,
+        ),
+        ("redux.sync.add.u32 %r6, %r1, -1;", "redux.sync.add.u32 %r6, %r7, -1;", [31 * 16 + 1600] * 32),
+    ],
+)
+def test_a_collective_from_two_places(low: str, high: str, wanted: list[int], seed: int | None) -> None:
+    out = np.zeros(32, np.uint32)
+    body = COLLECTIVES.format(low=low, high=high) + MARK.replace("], 1;", "], %r6;")
+    run(kernel(body, 1), [out], gpu=Gpu(H200, seed=seed))
+    assert out.tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ("shfl.sync.idx.b32 %r6, %r1, 16, 31, -1;", "shfl.sync.bfly.b32 %r6, %r1, 16, 31, -1;"),
+        ("vote.sync.any.pred %p5, %p2, -1;", "vote.sync.any.pred %p5, %p2, 0xFFFF0000; bar.sync 0;"),
+    ],
+)
+def test_other_qualifiers_or_another_mask_do_not_meet(low: str, high: str) -> None:
+    body = COLLECTIVES.format(low=low, high=high)
+    with pytest.raises(Deadlock, match="which do not come"):
+        marked(body, 32)
+
+
 def test_a_shuffle_from_who_does_not_take_part_is_of_no_use() -> None:
     out = np.zeros(48, np.uint32)
     body = "mov.b32 %r6, 1;\nshfl.sync.down.b32 %r6, %r6, 16, 31, -1;\n" + MARK.replace("], 1;", "], %r6;")
