@@ -17,7 +17,7 @@ from parity.twin import Call, Config, Twin
 LIGHT = 3 * 2**20  # bytes of a case's arrays: what takes seconds to simulate has more
 # One light corner in so many, in each run of the tests, and others for the other architecture. Of a dispatch fewer: the
 # barrier of its grid holds tens of thousands of threads.
-EVERY = dict.fromkeys(names(), 7) | {"moe_dispatch": 16, "qk_norm_rope_kv_write": 12}
+EVERY = dict.fromkeys(names(), 8) | {"moe_dispatch": 20, "qk_norm_rope_kv_write": 12}
 ARCHS = {"sm_90a": SM_90A, "sm_100a": SM_100A}
 
 
