@@ -8,6 +8,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any, Protocol
 from unittest.mock import patch
 
@@ -91,6 +92,12 @@ class Place(Protocol):
     chip: str | None
 
 
+@cache
+def _source() -> str:
+    """The optimized panel's, when this process first made a record: all its files are read, and records are many."""
+    return source_hash()
+
+
 def record_of(twin: Twin, config: Config, place: Place, status: Status, **values: Any) -> Record:
     return Record(
         twin.name,
@@ -100,7 +107,7 @@ def record_of(twin: Twin, config: Config, place: Place, status: Status, **values
         dict(config),
         seed_of(config),
         status,
-        source=source_hash(),
+        source=_source(),
         **values,
     )
 
