@@ -124,6 +124,17 @@ class Batch:
         arrays = [self.numbers(part) for part in parts]
         return self.as_set(np.sort(np.concatenate(arrays)))
 
+    def without(self, threads: Threads, some: Threads) -> Threads:
+        """A set, less a part of it."""
+        if self.count(some) == 0:
+            return threads
+        if self.count(some) == self.count(threads):
+            return NONE
+        member = np.zeros(self.num_threads, np.bool_)
+        member[threads] = True
+        member[some] = False
+        return np.flatnonzero(member)
+
     def lane_bits(self, threads: Threads) -> NDArray[np.uint32]:
         """u32 a warp: which of its lanes are in the set."""
         member = np.zeros(self.num_threads, np.bool_)

@@ -60,7 +60,8 @@ class Gpu:
     def launch(self, module: Module, launch: Launch) -> Report:
         """Run a kernel to its end.
 
-        Errors: LaunchError for what the chip refuses; SimulatorError for what goes wrong.
+        Errors: LaunchError for what the chip refuses; SimulatorError for what goes wrong, with what was found
+        before that.
         """
         program = self._program(module, launch.kernel)
         check_launch(self.chip, program.kernel, launch, program.static_shared_bytes)
@@ -80,7 +81,14 @@ class Gpu:
         )
         self._launches += 1
         start = time.perf_counter()
-        machine.run()
+        try:
+            machine.run()
+        except SimulatorError as error:
+            # What went wrong is often what a race did before: it is told too.
+            before = [f"{finding}" for watcher in watchers for finding in watcher.findings()]
+            if before:
+                error.args = ("\n".join([f"{error}", "found before that:", *before]),)
+            raise
         seconds = time.perf_counter() - start
         findings = tuple(finding for watcher in watchers for finding in watcher.findings())
         return Report(launch, machine.thread_instructions, seconds, findings, watchers)

@@ -1,9 +1,9 @@
-"""What is known of threads of some blocks: parts that never change, so that many can share them."""
+"""What is known of threads and engines of some blocks: parts that never change, so that many can share them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,15 @@ _numbers = itertools.count()
 
 
 class Row:
-    """Of each thread of a block, the time up to which it is known. Equal to itself alone."""
+    """Of each column of a block (`clocks.Layout`), the time up to which it is known. Equal to itself alone."""
 
-    __slots__ = ("_covers", "_number", "times")
+    __slots__ = ("_covers", "_fenced", "_number", "times")
 
     def __init__(self, times: Times) -> None:
         self.times = times
         self._number = next(_numbers)
         self._covers: dict[int, bool] = {}  # by the number of another row: the same two are compared again and again
+        self._fenced: dict[tuple[str, ...], Row] = {}
 
     def covers(self, other: Row) -> bool:
         """Does it say all that the other one, of the same block, says?"""
@@ -28,6 +29,12 @@ class Row:
         if found is None:
             found = self._covers[other._number] = bool((self.times >= other.times).all())
         return found
+
+    def fenced(self, views: tuple[str, ...], make: Callable[[Times], Times]) -> Row:
+        """What a proxy fence makes of it: the same row each time."""
+        if views not in self._fenced:
+            self._fenced[views] = Row(make(self.times))
+        return self._fenced[views]
 
 
 Knowledge = dict[int, Row]  # by block

@@ -7,7 +7,7 @@ Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns, Synchr
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from simulators.gpu.batch import Batch
 from simulators.gpu.checks.clocks import Clocks, Snapshot
 from simulators.gpu.checks.knowledge import Knowledge, joined
-from simulators.gpu.watch import SCOPES, Access, Scope
+from simulators.gpu.watch import SCOPES, Access, Key, Scope
 
-Key = tuple[Hashable, ...]
 _EVENTS = 64  # fences that are remembered, at least
 
 
@@ -40,14 +39,16 @@ class Releases:
         self._clocks = clocks
         self._cluster_blocks = cluster_blocks
         self._released: dict[Key, _Released] = {}
-        self._arrived: dict[Key, Knowledge] = {}
+        self._arrived: dict[Key, Knowledge]
         self._versions = 0
         self.begin(0)
 
     def begin(self, threads: int) -> None:
         """New threads, and none before. What was released in global memory is still there."""
         self._released = {key: one for key, one in self._released.items() if key[0] != "shared"}
-        self._arrived = {}
+        self._arrived = {}  # by barrier and phase
+        self._promised: dict[Key, Knowledge] = {}
+        self._looked: dict[int, Knowledge] = {}  # by thread: at barriers, for its next fence
         self._fences: list[tuple[Snapshot, Scope]] = []
         self._fence_of = np.full(threads, -1, np.intp)  # by thread: its latest fence
         self._place_in_fence = np.zeros(threads, np.intp)
@@ -73,11 +74,24 @@ class Releases:
         if isinstance(phase, int):
             self._arrived.pop((*barrier, phase - 2), None)  # nobody waits for it any more
 
-    def wait(self, threads: NDArray[np.intp], key: Key) -> None:
+    def promise(self, key: Key, known: Knowledge) -> None:
+        """It is released when `key` is passed on."""
+        self._promised[key] = known
+
+    def pass_on(self, key: Key, to: Key) -> None:
+        self._arrived[to] = joined((self._promised.pop(key), self._arrived.get(to, {})))
+
+    def wait(self, threads: NDArray[np.intp], key: Key, *, is_relaxed: bool = False) -> None:
+        """is_relaxed: the threads learn of it at their next fence."""
         known = self._arrived.get(key)
-        if known is not None:
-            for part in self._by_block(threads):
-                self._clocks.acquire(part, known)
+        if known is None:
+            return
+        if is_relaxed:
+            for thread in threads.tolist():
+                self._looked[thread] = joined((known, self._looked.get(thread, {})))
+            return
+        for part in self._by_block(threads):
+            self._clocks.acquire(part, known)
 
     def gather(self, arrived: NDArray[np.intp], waited: NDArray[np.intp]) -> None:
         """Threads of one block have come to a barrier, and some of them have waited there."""
@@ -86,6 +100,9 @@ class Releases:
     # -- fences -----------------------------------------------------------------------------------------------------
 
     def fence(self, threads: NDArray[np.intp], scope: Scope) -> None:
+        if self._looked:
+            for thread in sorted(self._looked.keys() & set(threads.tolist())):
+                self._clocks.acquire(np.array([thread]), self._looked.pop(thread))
         if self._seen:
             for thread in sorted(self._seen.keys() & set(threads.tolist())):
                 block = self._clocks.block(thread)
@@ -136,8 +153,8 @@ class Releases:
         block = self._clocks.block(int(threads[0]))
         learned = self._learned.get((key, block))
         if learned is None:
-            learned = self._learned[key, block] = np.zeros(self._clocks.slot_threads, np.int64)
-        lanes = threads % self._clocks.slot_threads
+            learned = self._learned[key, block] = np.zeros(self._clocks.layout.threads, np.int64)
+        lanes = threads % self._clocks.layout.threads
         new = threads[learned[lanes] != released.version]
         if not len(new):
             return

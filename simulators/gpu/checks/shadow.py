@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.gpu.watch import Access
+from simulators.gpu.memory.buffer import Buffer
+from simulators.gpu.watch import Access, Key
 
 Places = NDArray[np.intp]
 _RECORD = np.dtype(np.complex128)  # 16 bytes that NumPy moves at once; nothing is computed with them
@@ -142,6 +143,30 @@ class Shadow:
         return np.flatnonzero(self._chosen[places] == numbers)
 
 
+class Shadows:
+    """Of all buffers, by what names them."""
+
+    def __init__(self) -> None:
+        self._shadows: dict[Key, Shadow] = {}
+        self._held: list[Buffer] = []  # so that their ids stay their own
+
+    def forget(self, buffer: Key) -> None:
+        self._shadows.pop(buffer, None)
+
+    def of(self, access: Access, buffer: Key) -> Shadow:
+        """That of the buffer, whose places are as small as this access."""
+        size = len(access.buffer.bytes)
+        if buffer not in self._shadows:
+            self._shadows[buffer] = Shadow(size, access.size)
+            self._held.append(access.buffer)
+        shadow = self._shadows[buffer]
+        if access.size < shadow.granule:
+            shadow.split(access.size)
+        if size > shadow.size:
+            shadow.extend(size)
+        return shadow
+
+
 def values_of(access: Access, granule: int, per_access: int) -> NDArray[np.uint64]:
     """24 bits for what is written to each place of an access, place after place; 0 where it is not known."""
     count = len(access.values)
@@ -151,9 +176,18 @@ def values_of(access: Access, granule: int, per_access: int) -> NDArray[np.uint6
     table = np.empty((len(access.threads), count), dtype)
     for i, value in enumerate(access.values):
         table[:, i] = value
+    if access.completion is not None:  # what is written is not known by place
+        mixed = _mixed(table.astype(np.uint64)).repeat(per_access)
+        mixed ^= np.tile(np.arange(per_access, dtype=np.uint64), len(table)) * _MIX[0]
+        return mixed >> _OWNER_BITS | np.uint64(1)
     unit = min(granule, 8)
     units = table.view(np.dtype(f"u{unit}")).reshape(len(access.threads) * per_access, -1).astype(np.uint64)
+    return _mixed(units) >> _OWNER_BITS | np.uint64(1)
+
+
+def _mixed(units: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Rows to numbers."""
     mixed = units[:, 0] * _MIX[0]
     for i in range(1, units.shape[1]):
         mixed ^= (units[:, i] + np.uint64(i)) * _MIX[1]
-    return mixed >> _OWNER_BITS | np.uint64(1)
+    return mixed

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
-from simulators.gpu.instructions.copy_engine import Copy, Groups, Signal, check_multiple, expand
+from simulators.gpu.instructions.copy_engine import Copy, check_multiple, cp_async_groups, expand
 from simulators.gpu.instructions.mbarrier import barriers_of, signals_of, space_of
+from simulators.gpu.instructions.signals import Signal
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Scope
@@ -27,17 +28,19 @@ def _decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None
     match instruction.modifiers:
         case ("async", "commit_group"):
             return Straight(
-                instruction, lambda machine, threads: _groups(machine).commit(machine, machine.batch.numbers(threads))
+                instruction,
+                lambda machine, threads: cp_async_groups(machine).commit(machine, machine.batch.numbers(threads)),
             )
         case ("async", "wait_all"):
             return Straight(
-                instruction, lambda machine, threads: _groups(machine).wait_all(machine, machine.batch.numbers(threads))
+                instruction,
+                lambda machine, threads: cp_async_groups(machine).wait_all(machine, machine.batch.numbers(threads)),
             )
         case ("async", "wait_group"):
             newest = group_count(instruction)
             return Straight(
                 instruction,
-                lambda machine, threads: _groups(machine).wait(machine, machine.batch.numbers(threads), newest),
+                lambda machine, threads: cp_async_groups(machine).wait(machine, machine.batch.numbers(threads), newest),
             )
         case ("async", "mbarrier", "arrive", *rest):
             return _decode_arrive(instruction, scope, rest)
@@ -46,10 +49,6 @@ def _decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None
                 return _decode_copy(instruction, scope, cache)
             raise UnsupportedInstruction(instruction)
     return None
-
-
-def _groups(machine: Machine) -> Groups:
-    return machine.rendezvous("cp.async groups", Groups)
 
 
 def group_count(instruction: Instruction) -> int:
@@ -85,7 +84,7 @@ def _decode_copy(instruction: Instruction, scope: Scope, cache: str) -> Operatio
                 )
             check_multiple(machine, instruction, numbers, copy.destinations, unit)
             copy = expand(copy, unit, sizes)
-        _groups(machine).issue(machine, copy)
+        cp_async_groups(machine).issue(machine, copy)
 
     return Straight(instruction, run)
 
@@ -109,8 +108,8 @@ def _decode_arrive(instruction: Instruction, scope: Scope, rest: list[str]) -> O
         none, one = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.int64)
         if increments:
             barriers.apply(machine, instruction, numbers, rows, arrivals=-one, transactions=none)
-        signal = Signal(instruction, numbers, rows, none, one, before=_groups(machine).num_issued)
-        signals_of(machine).issue(machine, signal)
+        signal = Signal(instruction, numbers, rows, none, one, before=cp_async_groups(machine).num_issued)
+        signals_of(machine).issue(machine, "cp.async", signal)
 
     return Straight(instruction, run)
 

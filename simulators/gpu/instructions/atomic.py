@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.instructions.atomic_scan import scan_of
 from simulators.gpu.instructions.modifiers import MemoryModifiers, memory_modifiers
 from simulators.gpu.machine.access import Way, reduce, update
 from simulators.gpu.machine.machine import Machine
@@ -42,6 +43,7 @@ def _decode_atomic(instruction: Instruction, scope: Scope, pc: int) -> Operation
     sources = [[scope.source(instruction, one, modifiers.bits) for one in flatten(operand)] for operand in used]
     puts = scope.destinations(instruction, destination, signed=False) if destination is not None else []
     combine = combine_of(instruction, name, modifiers)
+    scan = scan_of(name, modifiers.type) if modifiers.count == 1 else None
     is_integer = modifiers.type in ("u32", "s32", "b32", "u64", "s64", "b64")
     if not has_result and is_integer and modifiers.count == 1 and name in _UNORDERED:
         signed = modifiers.type[0] == "s" and name in ("min", "max")
@@ -51,9 +53,15 @@ def _decode_atomic(instruction: Instruction, scope: Scope, pc: int) -> Operation
         count = machine.batch.count(threads)
         values = [columns([one(machine, threads) for one in operand], count) for operand in sources]
         addresses = address(machine, threads)
-        found = update(
-            machine, way, addresses, threads, lambda old, who: combine(old, *[value[who] for value in values])
-        )
+
+        def compute(found: Array, who: Array) -> Array:
+            return combine(found, *[value[who] for value in values])
+
+        def scan_there(found: Array, who: Array) -> Array | None:
+            assert scan is not None
+            return scan(found, *[value[who] for value in values])
+
+        found = update(machine, way, addresses, threads, compute, None if scan is None else scan_there)
         elements = (found,) if found.ndim == 1 else tuple(np.ascontiguousarray(found.T))
         for put, element in zip(puts, elements, strict=False):
             put(machine, threads, element)

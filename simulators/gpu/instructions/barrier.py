@@ -45,6 +45,8 @@ def _decode_barrier(instruction: Instruction, scope: Scope, pc: int) -> Operatio
         flag = scope.source(instruction, operands.pop(), 1)
     elif kind not in ("sync", "arrive") or details:
         raise UnsupportedInstruction(instruction)
+    if kind == "arrive" and len(operands) < 2:
+        raise UnsupportedInstruction(instruction, "who does not wait must say how many threads are waited for")
     number = scope.source(instruction, operands[0], 32)
     count = scope.source(instruction, operands[1], 32) if len(operands) > 1 else None
     place = f"{instruction.place}: {instruction.text}"

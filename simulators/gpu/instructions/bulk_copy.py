@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,16 @@ from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions.asynchronous_copy import group_count
 from simulators.gpu.instructions.atomic import Combine, combine_of
-from simulators.gpu.instructions.copy_engine import PIECE, Copy, Groups, Signal, check_multiple
+from simulators.gpu.instructions.copy_engine import PIECE, Copy, Groups, check_multiple
 from simulators.gpu.instructions.mbarrier import barriers_of, signals_of
 from simulators.gpu.instructions.modifiers import TYPES, MemoryModifiers
+from simulators.gpu.instructions.signals import Signal
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Scope, Source
 from simulators.gpu.memory.spaces import OFFSET_MASK, RANK_SHIFT
 from simulators.gpu.ptx.module import Instruction, Operand
+from simulators.gpu.watch import Engine
 
 Array = NDArray[Any]
 BY_BARRIER, BY_GROUP = "mbarrier::complete_tx::bytes", "bulk_group"
@@ -40,7 +43,7 @@ _ROUTES = (
 
 
 def bulk_groups(machine: Machine) -> Groups:
-    return machine.rendezvous("bulk groups", Groups)
+    return machine.rendezvous("bulk groups", partial(Groups, "bulk"))
 
 
 def _decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None:
@@ -160,7 +163,8 @@ class Finish:
         rows = barriers_of(machine).rows(machine, self.instruction, "shared", barriers, numbers, "update")
         copy = replace(copy, keys=rows[owners])
         none = np.zeros(len(numbers), np.int64)
-        signals_of(machine).issue(machine, Signal(self.instruction, numbers, rows, sizes, none, copy))
+        engine: Engine = "bulk" if self.instruction.opcode == "cp" else "st.async"
+        signals_of(machine).issue(machine, engine, Signal(self.instruction, numbers, rows, sizes, none, copy))
 
     def _for_all_blocks(
         self, machine: Machine, copy: Copy, owners: Array, numbers: Array, sizes: Array, barriers: Array, masks: Array

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.gpu.instructions.mbarrier_objects import Barriers
 from simulators.gpu.machine.access import Way, targets, turns
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.ptx.module import Instruction
-from simulators.gpu.watch import Order
+from simulators.gpu.watch import Completion, Engine, Kind, Order
 
 Array = NDArray[Any]
 PIECE = 16  # bytes
@@ -46,16 +46,28 @@ class Copy:
     values: Array | None = None  # what has been read: unsigned of `unit` bytes, or [pieces, 2] of 8
     keys: Array | None = None  # int64: the group, or the object that is signalled
 
-    def announce(self, machine: Machine) -> None:
+    def announce(self, machine: Machine, completion: Completion) -> None:
         """Check where it reads and writes. Errors: SimulatorError."""
         width, count = _shape(self.unit)
         if self.values is None:
             read = slice(None) if self.is_copied is None else self.is_copied
-            way = Way(self.instruction, self.source, width, count, is_asynchronous=True)
+            way = Way(self.instruction, self.source, width, count, completion=completion)
             targets(machine, way, self.sources[read], self.threads[read], "read")
         order: Order = "weak" if self.combine is None else "relaxed"
-        way = Way(self.instruction, self.destination, width, count, order, is_asynchronous=True)
-        targets(machine, way, self.destinations, self.threads, "write" if self.combine is None else "update")
+        way = Way(self.instruction, self.destination, width, count, order, completion=completion)
+        kind: Kind = "write" if self.combine is None else "update"
+        targets(machine, way, self.destinations, self.threads, kind, self._origins() if machine.watchers else ())
+
+    def _origins(self) -> tuple[Array, ...]:
+        """Equal for pieces that write the same: from where they are copied, or what has been read."""
+        if self.values is not None:
+            return (self.values,) if self.values.ndim == 1 else (self.values[:, 0], self.values[:, 1])
+        return (self.sources if self.is_copied is None else np.where(self.is_copied, self.sources, np.uint64(0)),)
+
+    def kept(self) -> Copy:
+        """The same in memory of its own: operands are views of registers, which may change before it is done."""
+        values = None if self.values is None else self.values.copy()
+        return replace(self, sources=self.sources.copy(), destinations=self.destinations.copy(), values=values)
 
     def of(self, which: Array) -> Copy:
         """Some of the pieces; which: bool [pieces]."""
@@ -134,23 +146,26 @@ class Groups:
     """Each thread's copies, in the groups that it made of them. Source: PTX ISA, "cp.async.commit_group",
     "cp.async.bulk.commit_group"."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._committed = np.zeros(0, np.int64)  # groups of each thread
         self._pending: list[tuple[int, Copy]] = []  # in order, each with its number
         self.num_issued = 0
 
     def issue(self, machine: Machine, copy: Copy) -> None:
-        copy.announce(machine)
+        copy.announce(machine, Completion(self._engine))
         self._grow(machine)
         if machine.hurries():
             copy.do(machine)
             return
         self.num_issued += 1
-        self._pending.append((self.num_issued, replace(copy, keys=self._committed[copy.threads])))
+        self._pending.append((self.num_issued, replace(copy.kept(), keys=self._committed[copy.threads])))
 
     def commit(self, machine: Machine, threads: Array) -> None:
         self._grow(machine)
         self._committed[threads] += 1
+        for watcher in machine.watchers:
+            watcher.committed(machine, threads, self._engine)
 
     def wait(self, machine: Machine, threads: Array, newest: int, *, for_reads_only: bool = False) -> None:
         """Until only the newest groups of each thread, so many, are left."""
@@ -158,22 +173,29 @@ class Groups:
         limits = np.zeros(machine.batch.num_threads, np.int64)
         limits[threads] = self._committed[threads] - newest
         self._complete(machine, limits, for_reads_only=for_reads_only)
+        for watcher in machine.watchers:
+            watcher.completed(machine, threads, self._engine, newest, reads_alone=for_reads_only)
 
-    def wait_all(self, machine: Machine, threads: Array, before: int | None = None) -> None:
-        """Until nothing is left of what the threads issued, or of what has a number up to `before`."""
+    def wait_all(self, machine: Machine, threads: Array) -> None:
+        """Until nothing is left of what the threads issued."""
+        self.commit(machine, threads)
+        self.wait(machine, threads, 0)
+
+    def complete(self, machine: Machine, threads: Array, before: int = NO_LIMIT) -> None:
+        """Do what is left of what the threads issued that has a number up to `before`. They have not waited for it."""
         limits = np.zeros(machine.batch.num_threads, np.int64)
         limits[threads] = NO_LIMIT
         self._complete(machine, limits, before=before)
 
     def _complete(
-        self, machine: Machine, limits: Array, *, before: int | None = None, for_reads_only: bool = False
+        self, machine: Machine, limits: Array, *, before: int = NO_LIMIT, for_reads_only: bool = False
     ) -> None:
         """limits: by thread, the first group that may be left."""
         kept = []
         for number, copy in self._pending:
             assert copy.keys is not None
             done = copy.keys < limits[copy.threads]
-            if not done.any() or (before is not None and number > before):
+            if not done.any() or number > before:
                 kept.append((number, copy))
                 continue
             part = copy if done.all() else copy.of(done)
@@ -192,91 +214,11 @@ class Groups:
 
     def exited(self, machine: Machine) -> None:
         if self._pending:
-            self.wait_all(machine, np.flatnonzero(~machine.batch.alive))
+            self.complete(machine, np.flatnonzero(~machine.batch.alive))
 
     def waits(self, machine: Machine) -> Iterator[str]:
         return iter(())
 
 
-@dataclass(frozen=True)
-class Signal:
-    """What is told to mbarriers when copies are done. Arrays have one element for each of the threads."""
-
-    instruction: Instruction
-    threads: NDArray[np.intp]
-    rows: NDArray[np.intp]  # the objects
-    transactions: Array  # int64: bytes that have come
-    arrivals: Array  # int64
-    copy: Copy | None = None  # whose keys are the rows; None: all that the threads issued by cp.async
-    before: int = 0  # then: up to this number
-
-
-class Signals:
-    """Copies that some mbarrier is to be told of, and has not been."""
-
-    def __init__(self) -> None:
-        self._pending: list[Signal] = []
-
-    def issue(self, machine: Machine, signal: Signal) -> None:
-        barriers = machine.rendezvous("mbarriers", Barriers)
-        if signal.copy is not None:
-            signal.copy.announce(machine)
-        for watcher in machine.watchers:
-            for row in np.unique(signal.rows):
-                watcher.arrived(machine, np.unique(signal.threads[signal.rows == row]), barriers.key(row))
-        if machine.hurries():
-            self._do(machine, signal)
-        else:
-            self._pending.append(signal)
-
-    def complete(self, machine: Machine, rows: Array) -> None:
-        """Do what these objects wait for."""
-        if not self._pending or not len(rows):
-            return
-        kept = []
-        for signal in self._pending:
-            done = np.isin(signal.rows, rows)
-            if not done.any():
-                kept.append(signal)
-            elif done.all():
-                self._do(machine, signal)
-            else:
-                self._do(machine, _part(signal, done))
-                kept.append(_part(signal, ~done))
-        self._pending = kept
-
-    @staticmethod
-    def _do(machine: Machine, signal: Signal) -> None:
-        if signal.copy is not None:
-            signal.copy.do(machine)
-        else:
-            machine.rendezvous("cp.async groups", Groups).wait_all(machine, signal.threads, signal.before)
-        machine.rendezvous("mbarriers", Barriers).apply(
-            machine,
-            signal.instruction,
-            signal.threads,
-            signal.rows,
-            arrivals=signal.arrivals,
-            transactions=-signal.transactions,
-        )
-
-    def exited(self, machine: Machine) -> None:
-        pass
-
-    def waits(self, machine: Machine) -> Iterator[str]:
-        return iter(())
-
-
-def _part(signal: Signal, which: Array) -> Signal:
-    copy = signal.copy
-    if copy is not None:
-        assert copy.keys is not None
-        copy = copy.of(np.isin(copy.keys, signal.rows[which]))
-    return replace(
-        signal,
-        threads=signal.threads[which],
-        rows=signal.rows[which],
-        transactions=signal.transactions[which],
-        arrivals=signal.arrivals[which],
-        copy=copy,
-    )
+def cp_async_groups(machine: Machine) -> Groups:
+    return machine.rendezvous("cp.async groups", partial(Groups, "cp.async"))

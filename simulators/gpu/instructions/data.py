@@ -18,7 +18,7 @@ from simulators.gpu.semantics.elementwise import Elementwise
 from simulators.gpu.semantics.table import elementwise_of
 
 _WINDOW_BITS = np.uint64(60)
-_CARRY = Register("%carry", "pred")
+_CARRY = Register("carry flag", "pred")  # which is no name in PTX
 
 
 def decode(instruction: Instruction, scope: Scope, pc: int) -> Operation | None:

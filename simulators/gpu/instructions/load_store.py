@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions.modifiers import memory_modifiers
@@ -9,6 +11,7 @@ from simulators.gpu.machine.access import Way, load, store
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Scope, flatten
+from simulators.gpu.memory.buffer import UNSIGNED
 from simulators.gpu.ptx.module import Instruction
 
 
@@ -25,18 +28,21 @@ def _decode_load(instruction: Instruction, scope: Scope, pc: int) -> Operation:
         for put, value in zip(puts, values, strict=True):
             put(machine, threads, value)
 
+    place = scope.place_of(instruction.operands[1]) if modifiers.space == "param" else None
+    if place is None:
+        return Straight(instruction, run, polls=modifiers.order != "weak")
+    start, dtype = place, UNSIGNED[way.width]
+
     def run_alike(machine: Machine, threads: Threads) -> None:
-        """The parameters are the same for all: one thread reads them, unless somebody counts."""
-        if machine.watchers:
+        """Parameters are the same for all. Who watches is told of each thread's access, and of what is wrong."""
+        parameters = machine.launch.parameters
+        if machine.watchers or start % way.size or not 0 <= start <= len(parameters) - way.size:
             run(machine, threads)
             return
-        first = machine.batch.first(threads)
-        values = load(machine, way, address(machine, first), first)
-        for put, value in zip(puts, values, strict=True):
-            put(machine, threads, value[0])
+        for put, value in zip(puts, np.frombuffer(parameters, dtype, way.count, start), strict=True):
+            put(machine, threads, value)
 
-    is_alike = modifiers.space == "param" and scope.is_fixed(instruction.operands[1])
-    return Straight(instruction, run_alike if is_alike else run, polls=modifiers.order != "weak")
+    return Straight(instruction, run_alike)
 
 
 def _decode_store(instruction: Instruction, scope: Scope, pc: int) -> Operation:
@@ -60,6 +66,12 @@ def _decode_prefetch(instruction: Instruction, scope: Scope, pc: int) -> Operati
     return Straight(instruction, lambda machine, threads: None)
 
 
+def _decode_policy(instruction: Instruction, scope: Scope, pc: int) -> Operation:
+    """A hint for others' hints: what it holds is nobody's business."""
+    put = scope.destination(instruction, instruction.operands[0])
+    return Straight(instruction, lambda machine, threads: put(machine, threads, np.array(0, np.uint64)))
+
+
 DECODERS = {
     "ld": _decode_load,
     "ldu": _decode_load,
@@ -68,4 +80,5 @@ DECODERS = {
     "prefetchu": _decode_prefetch,
     "applypriority": _decode_prefetch,
     "discard": _decode_prefetch,
+    "createpolicy": _decode_policy,
 }

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from simulators.gpu.batch import Threads
 from simulators.gpu.errors import UnsupportedInstruction
-from simulators.gpu.instructions.copy_engine import Signals
 from simulators.gpu.instructions.mbarrier_objects import Barriers, is_barrier_state, parity_of, pending_of
+from simulators.gpu.instructions.signals import Signals
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.operation import Operation, Straight
 from simulators.gpu.machine.scope import Scope, Source
@@ -120,7 +120,7 @@ def _decode_arrive(instruction: Instruction, scope: Scope) -> Operation:
             arrivals=np.ones_like(value) if expects else value,
             transactions=value if expects else np.zeros_like(value),
             drops=drops,
-            releases=_is_released(instruction),
+            order="release" if _is_released(instruction) else "relaxed",
         )
         completed = barriers.is_complete(machine, instruction, numbers, rows, parity_of(before))
         if not may_complete and completed.any():

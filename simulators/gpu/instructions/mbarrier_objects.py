@@ -21,7 +21,7 @@ from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.waiting import name_threads
 from simulators.gpu.memory.spaces import SHARED_BASE
 from simulators.gpu.ptx.module import Instruction
-from simulators.gpu.watch import Kind
+from simulators.gpu.watch import Key, Kind, Order
 
 Array = NDArray[Any]
 LIMIT = (1 << 20) - 1  # of counts, and of expected transactions in either direction
@@ -71,7 +71,7 @@ class Barriers:
     def _memory(machine: Machine) -> Array:
         return machine.shared.buffer.view(WIDTH)
 
-    def key(self, row: int, ago: int = 0) -> tuple[object, ...]:
+    def key(self, row: int, ago: int = 0) -> Key:
         """What those who watch know a phase by: the present one, or one that many before."""
         return "mbarrier", int(row) * WIDTH, int(self._phases[row]) - ago
 
@@ -124,16 +124,17 @@ class Barriers:
         arrivals: Array,
         transactions: Array,
         drops: bool = False,
-        releases: bool = False,
+        order: Order | None = None,
     ) -> Array:
         """Thread after thread: expect so many transactions more (fewer, if negative), then arrive so many times (as
-        many more arrivals are waited for, if negative). All int64 [N]. Returns the words before, u64 [N]."""
+        many more arrivals are waited for, if negative). All int64 [N]. order: of the threads' own arrivals, "release"
+        or "relaxed"; None: none are. Returns the words before, u64 [N]."""
         if len(rows) == 0:
             return np.empty(0, np.uint64)
         self._checked(machine, instruction, threads, rows)
         distinct, inverse = np.unique(rows, return_inverse=True)
         if len(distinct) == len(rows):
-            return self._apply_once(machine, instruction, threads, rows, arrivals, transactions, drops, releases)
+            return self._apply_once(machine, instruction, threads, rows, arrivals, transactions, drops, order)
         totals = np.bincount(inverse, arrivals).astype(np.int64)
         words = self._memory(machine)[distinct]
         pending = _fields(words)[3]
@@ -144,14 +145,13 @@ class Barriers:
             last = np.zeros(len(distinct), np.intp)
             last[inverse] = np.arange(len(rows))
             total_tx = np.bincount(inverse, transactions).astype(np.int64)
-            if releases:
-                self._tell_arrived(machine, threads, rows)
-            self._apply_once(machine, instruction, threads[last], distinct, totals, total_tx, drops, False)
+            self._tell_arrived(machine, threads, rows, order)
+            self._apply_once(machine, instruction, threads[last], distinct, totals, total_tx, drops, None)
             return _packed(parity, tx, expected, pending - earlier)
         before = np.empty(len(rows), np.uint64)
         for turn in turns(rows):
             before[turn] = self._apply_once(
-                machine, instruction, threads[turn], rows[turn], arrivals[turn], transactions[turn], drops, releases
+                machine, instruction, threads[turn], rows[turn], arrivals[turn], transactions[turn], drops, order
             )
         return before
 
@@ -164,7 +164,7 @@ class Barriers:
         arrivals: Array,
         transactions: Array,
         drops: bool,
-        releases: bool,
+        order: Order | None,
     ) -> Array:
         """For distinct rows."""
         words = self._memory(machine)[rows]
@@ -180,8 +180,7 @@ class Barriers:
             which = int(np.flatnonzero(wrong)[0])
             message = f"the mbarrier would expect {tx[which]} bytes of transactions; the limit is {LIMIT}"
             raise machine.fault(instruction, int(threads[which]), message)
-        if releases:
-            self._tell_arrived(machine, threads, rows)
+        self._tell_arrived(machine, threads, rows, order)
         if drops:
             expected = expected - arrivals
         complete = (left == 0) & (tx == 0)
@@ -191,10 +190,10 @@ class Barriers:
         self._memory(machine)[rows] = self._words[rows] = _packed(parity ^ complete, tx, expected, left)
         return words
 
-    def _tell_arrived(self, machine: Machine, threads: Array, rows: Array) -> None:
-        for watcher in machine.watchers:
+    def _tell_arrived(self, machine: Machine, threads: Array, rows: Array, order: Order | None) -> None:
+        for watcher in machine.watchers if order else ():
             for row in np.unique(rows):
-                watcher.arrived(machine, threads[rows == row], self.key(row))
+                watcher.arrived(machine, threads[rows == row], self.key(row), is_relaxed=order == "relaxed")
 
     def is_complete(
         self, machine: Machine, instruction: Instruction, threads: Array, rows: Array, parity: Array
@@ -208,11 +207,9 @@ class Barriers:
         """Threads have been told whether a phase has ended."""
         self._row_seen[threads] = np.where(done, -1, rows)
         self._parity_seen[threads] = parity
-        if not acquires or not machine.watchers:
-            return
-        for row in np.unique(rows[done]):
-            for watcher in machine.watchers:
-                watcher.waited(machine, threads[done & (rows == row)], self.key(row, 1))
+        for watcher in machine.watchers:
+            for row in np.unique(rows[done]):
+                watcher.waited(machine, threads[done & (rows == row)], self.key(row, 1), is_relaxed=not acquires)
 
     # -- who waits --------------------------------------------------------------------------------------------------
 

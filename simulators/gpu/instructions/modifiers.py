@@ -9,6 +9,7 @@ from simulators.gpu.ptx.module import Instruction
 from simulators.gpu.watch import Order, Scope
 
 SPACES = ("global", "shared", "shared::cta", "shared::cluster", "local", "param", "param::entry", "const")
+_OTHER_NAMES = {"shared": "shared::cta", "param::entry": "param"}
 TYPES = {f"{kind}{bits}": bits for kind in "bsuf" for bits in (8, 16, 32, 64)} | {
     "f16x2": 32,
     "bf16": 16,
@@ -54,7 +55,7 @@ def memory_modifiers(instruction: Instruction, own: tuple[str, ...] = ()) -> Mem
         if one in own:
             rest.append(one)
         elif one in SPACES:
-            space = one.removesuffix("::entry")
+            space = _OTHER_NAMES.get(one, one)
         elif one in _ORDERS:
             order = _ORDERS[one]
             if one in ("volatile", "mmio"):

@@ -100,8 +100,12 @@ class PendingSums:
             return mine.bits[warps]
         return np.where(is_pending[:, None, None], mine.bits[warps], registers())
 
-    def issue(self, machine: Machine, accumulator: Accumulator, warps: Array, sums: Array) -> None:
+    def issue(
+        self, machine: Machine, instruction: Instruction, accumulator: Accumulator, warps: Array, sums: Array
+    ) -> None:
         """sums: [W, 16, columns]."""
+        for watcher in machine.watchers:
+            watcher.multiplied(machine, instruction, _threads(warps), frozenset(accumulator.names))
         if accumulator not in self._sums:
             count = len(self._committed)
             bits = np.zeros((count, *sums.shape[1:]), sums.dtype)
@@ -119,17 +123,21 @@ class PendingSums:
     def commit(self, machine: Machine, warps: Array) -> None:
         self._grow(machine)
         self._committed[warps] += 1
+        for watcher in machine.watchers:
+            watcher.committed(machine, _threads(warps), "wgmma")
 
     def wait(self, machine: Machine, instruction: Instruction, warps: Array, most: int) -> None:
         """All but the latest so many groups of these warps are complete."""
         self._grow(machine)
+        for watcher in machine.watchers:
+            watcher.completed(machine, _threads(warps), "wgmma", most)
         limit = np.full(len(self._committed), np.iinfo(np.int64).min)  # groups before it are complete
         limit[warps] = self._committed[warps] - most
         reads = []
         for read in self._reads:
             # When one warp knows that a product is complete, the kernel may give away what all four have read.
             done = read.groups < np.maximum.reduce([limit[read.first_warps + i] for i in range(_WARPS)])
-            if done.any():
+            if done.any() and not any(watcher.follows_engines for watcher in machine.watchers):
                 _check(machine, instruction, read.where(done))
             if not done.all():
                 reads.append(read.where(~done))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from simulators.gpu.errors import UnsupportedInstruction
 from simulators.gpu.instructions.table import decode
 from simulators.gpu.machine.operation import Branch, Exit, IndexedBranch, Operation, Straight
 from simulators.gpu.machine.program import Guard, Loop, Program
@@ -16,6 +17,7 @@ from simulators.gpu.ptx.module import Variable as Declaration
 
 def program_of(module: Module, kernel: Kernel, global_addresses: Mapping[str, int]) -> Program:
     """global_addresses: of the module's .global and .const variables. Errors: UnsupportedInstruction."""
+    _check_calls(kernel)
     variables = {name: Variable("global", address) for name, address in global_addresses.items()}
     variables |= {one.name: Variable("param", one.offset) for one in kernel.parameters}
     declared = (*module.variables, *kernel.variables)
@@ -41,6 +43,13 @@ def program_of(module: Module, kernel: Kernel, global_addresses: Mapping[str, in
         shared_bytes - SHARED_BASE,
         local_bytes,
     )
+
+
+def _check_calls(kernel: Kernel) -> None:
+    """Before anything else is said of what stands around a call."""
+    for instruction in kernel.instructions:
+        if instruction.opcode == "call":
+            raise UnsupportedInstruction(instruction, "functions are not simulated: they must be inlined")
 
 
 def _guard(operation: Operation, scope: Scope) -> Guard | None:

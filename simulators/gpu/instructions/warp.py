@@ -9,6 +9,7 @@ Source: PTX ISA, "Data Movement: shfl.sync", "Parallel Synchronization: vote, ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,31 @@ def _by_warp(machine: Machine, threads: Threads, values: Array) -> Array:
     return spread.reshape(-1, WARP)
 
 
+def _sources(mode: str, lane: Array, amounts: Array, clamps: Array) -> tuple[Array, Array]:
+    """The lane from which each of these lanes (i64) takes, and whether it is one of its segment: if not, its own."""
+    b, c = amounts.astype(np.int64) & 31, clamps.astype(np.int64)
+    limit, segment = c & 31, (c >> 8) & 31
+    low = lane & segment
+    high = low | (limit & ~segment)
+    match mode:
+        case "up":
+            other, valid = lane - b, lane - b >= high
+        case "down":
+            other, valid = lane + b, lane + b <= high
+        case "bfly":
+            other, valid = lane ^ b, (lane ^ b) <= high
+        case _:
+            other = low | (b & ~segment)
+            valid = other <= high
+    return np.where(valid, other, lane), valid
+
+
+@lru_cache(maxsize=256)
+def _sources_of_warp(mode: str, amount: int, clamp: int) -> tuple[Array, Array]:
+    """As `_sources`, of all lanes of a warp."""
+    return _sources(mode, np.arange(WARP), np.asarray(amount), np.asarray(clamp))
+
+
 def _decode_shfl(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     modifiers = instruction.modifiers
     if modifiers[0] != "sync" or modifiers[1] not in ("up", "down", "bfly", "idx") or modifiers[2:] != ("b32",):
@@ -52,30 +78,20 @@ def _decode_shfl(instruction: Instruction, scope: Scope, pc: int) -> Operation:
         machine: Machine, threads: Threads, masks: Array, held: Array, amounts: Array, clamps: Array
     ) -> Results:
         batch = machine.batch
+        count, is_whole = batch.count(threads), is_all(threads) and np.ndim(masks) == 0 and masks == FULL
+        if is_whole and np.ndim(held) and np.ndim(amounts) == np.ndim(clamps) == 0:
+            others, are_valid = _sources_of_warp(mode, int(amounts), int(clamps))
+            found = held.reshape(-1, WARP).take(others, axis=1).ravel()
+            return (found,) if put_valid is None else (found, np.tile(are_valid, count // WARP))
         lane = batch.lane[threads].astype(np.int64)
-        b = np.asarray(amounts).astype(np.int64) & 31
-        c = np.asarray(clamps).astype(np.int64)
-        limit, segment = c & 31, (c >> 8) & 31
-        low = lane & segment
-        high = low | (limit & ~segment)
-        match mode:
-            case "up":
-                other, valid = lane - b, lane - b >= high
-            case "down":
-                other, valid = lane + b, lane + b <= high
-            case "bfly":
-                other, valid = lane ^ b, (lane ^ b) <= high
-            case _:
-                other = low | (b & ~segment)
-                valid = other <= high
-        other = np.where(valid, other, lane)
-        spread = _by_warp(machine, threads, np.broadcast_to(held, lane.shape)).ravel()
+        other, valid = _sources(mode, lane, np.asarray(amounts), np.asarray(clamps))
+        spread = _by_warp(machine, threads, np.broadcast_to(held, count)).ravel()
         found = spread[batch.numbers(threads) - lane + other]
-        if not (is_all(threads) and masks.ndim == 0 and masks == FULL):
+        if not is_whole:
             takes_part = masks & batch.lane_bits(threads)[batch.warp[threads]]
             is_there = takes_part >> other.astype(np.uint32) & np.uint32(1) == 1
             found = np.where(is_there, found, _POISON ^ other.astype(np.uint32))
-        return found, np.array(np.broadcast_to(valid, lane.shape))
+        return found, np.array(np.broadcast_to(valid, count))
 
     return meeting(instruction, scope, pc, mask, (value, amount, clamp), compute, (put, put_valid))
 

@@ -2,8 +2,9 @@
 
 A product is computed when its warpgroup issues it, from what shared memory holds then. Its sums come to the registers
 only when `wgmma.wait_group` says that they are there; until then the registers hold a NaN, so that who reads them too
-early is wrong under every schedule. What was read of shared memory is read again at that time, and must be the same: a
-kernel that lets go of a buffer too early is told. Descriptors and scale-d must be the same for all of a warpgroup.
+early is wrong under every schedule. What was read of shared memory is read again at that time, and must be the same,
+unless somebody who watches tells who lets go of a buffer too early. Descriptors and scale-d must be the same for all of
+a warpgroup.
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Operation".
 """
 
@@ -31,6 +32,7 @@ from simulators.gpu.machine.operation import Meeting, Operation
 from simulators.gpu.machine.scope import Scope, Source
 from simulators.gpu.numbers.tensor_core import FP8_WGMMA, WHOLE, multiply_add, multiply_add_integers
 from simulators.gpu.ptx.module import Immediate, Instruction, Operand, Register, Vector
+from simulators.gpu.watch import Completion
 
 Array = NDArray[Any]
 _ROWS, _WARPS = 64, 4
@@ -94,7 +96,7 @@ def _decode_mma(instruction: Instruction, scope: Scope, pc: int) -> Operation:
     a_descriptor = None if of_a else scope.source(instruction, a_operand, 64)
     b_descriptor = scope.source(instruction, b_operand, 64)
     keeps = scope.source(instruction, scale, 1)
-    way = Way(instruction, "shared", 8, 2, is_asynchronous=True)
+    way = Way(instruction, "shared", 8, 2, completion=Completion("wgmma"))
 
     def meet(machine: Machine, threads: Threads) -> Threads:
         here = whole_warpgroups(machine, instruction, pc, threads)
@@ -135,7 +137,7 @@ def _decode_mma(instruction: Instruction, scope: Scope, pc: int) -> Operation:
         before = before.reshape(len(groups), _ROWS, -1)
         before = np.where(kept[:, None, None], before, before.dtype.type(0))
         sums = _product(left, right, before, form)
-        pending.issue(machine, accumulator, warps, sums.reshape(len(warps), 16, -1))
+        pending.issue(machine, instruction, accumulator, warps, sums.reshape(len(warps), 16, -1))
         return here
 
     return Meeting(instruction, meet)

@@ -14,7 +14,7 @@ from simulators.gpu.errors import SimulatorError
 from simulators.gpu.memory.buffer import mark
 from simulators.gpu.memory.spaces import MemoryFault, Target
 from simulators.gpu.ptx.module import Instruction
-from simulators.gpu.watch import Access, Kind, Order, Scope
+from simulators.gpu.watch import Access, Completion, Kind, Order, Scope
 
 if TYPE_CHECKING:
     from simulators.gpu.machine.machine import Machine
@@ -32,7 +32,7 @@ class Way:
     count: int = 1  # elements of each thread
     order: Order = "weak"
     scope: Scope = "gpu"
-    is_asynchronous: bool = False
+    completion: Completion | None = None  # of what an engine does later; None: it is done at once
     is_multicast: bool = False  # through a multicast window, to each of its replicas
 
     @property
@@ -84,10 +84,12 @@ def update(
     addresses: Array,
     threads: Threads,
     compute: Callable[[Array, NDArray[np.intp]], Array],
+    scan: Callable[[Array, NDArray[np.intp]], Array | None] | None = None,
 ) -> Array:
     """Read, compute and write as one, thread after thread. compute: from what is found in distinct places, [n] or
-    [n, count], and which of the accesses these are, to what is left there. Returns what each thread found: [N] or
-    [N, count]."""
+    [n, count], and which of the accesses these are, to what is left there. scan: from what is found in one place, [1],
+    and which accesses go there, in their order, to what each finds, and what is left, [n + 1]; or None, if these must
+    be computed one by one. Returns what each thread found: [N] or [N, count]."""
     before: Array | None = None
     for target in targets(machine, way, addresses, threads, "update"):
         which = np.arange(len(addresses)) if target.which is None else target.which
@@ -95,6 +97,8 @@ def update(
         rows = target.offsets // way.size
         if before is None:
             before = np.empty((len(addresses), *view.shape[1:]), view.dtype)
+        if scan is not None:
+            rows, which = _scan_crowds(machine, view, rows, which, scan, before)
         for turn in turns(rows):
             place, who = rows[turn], which[turn]
             found = view[place]
@@ -105,6 +109,31 @@ def update(
             view[place] = left
     assert before is not None
     return before
+
+
+def _scan_crowds(
+    machine: Machine,
+    view: Array,
+    rows: NDArray[np.intp],
+    which: NDArray[np.intp],
+    scan: Callable[[Array, NDArray[np.intp]], Array | None],
+    before: Array,
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Do the accesses to places at which many meet, if such places are few. Returns the others: rows, and which."""
+    places, counts = np.unique(rows, return_counts=True)
+    crowded = places[counts > 1]
+    if len(crowded) >= counts.max(initial=1):
+        return rows, which
+    is_left = np.ones(len(rows), np.bool_)
+    for place in crowded:
+        mine = rows == place
+        seen = scan(view[place : place + 1], which[mine])
+        if seen is not None:
+            before[which[mine]] = seen[:-1]
+            machine.changes += bool((seen != seen[0]).any())
+            view[place] = seen[-1]
+            is_left &= ~mine
+    return rows[is_left], which[is_left]
 
 
 def reduce(machine: Machine, way: Way, addresses: Array, threads: Threads, function: np.ufunc, values: Array) -> None:
@@ -181,7 +210,7 @@ def _let_out(machine: Machine, way: Way, threads: Threads, kind: Kind, found: Se
     assert late is not None
     if kind != "read" and way.order in ("release", "acq_rel") and way.scope != "cta":
         late.let_out(slots)
-    elif kind != "write" or way.is_asynchronous:
+    elif kind != "write" or way.completion is not None:
         for target in found:
             if target.space == "global":
                 late.let_out_overlapping(_part(slots, target.which), target.buffer, target.offsets, way.size)
@@ -205,7 +234,7 @@ def _tell(
             way.order,
             way.scope,
             tuple(_part(value, target.which) for value in values),
-            way.is_asynchronous,
+            way.completion,
             target.written,
         )
         if way.order != "weak" and kind != "write":

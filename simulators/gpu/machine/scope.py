@@ -132,10 +132,19 @@ class Scope:
     def destinations(self, instruction: Instruction, operand: Operand, *, signed: bool = False) -> list[Destination]:
         return [self.destination(instruction, one, signed=signed) for one in flatten(operand)]
 
-    @staticmethod
-    def is_fixed(operand: Operand) -> bool:
-        """Is it a place that no register tells?"""
-        return isinstance(operand, Symbol) or (isinstance(operand, Address) and not isinstance(operand.base, Register))
+    def place_of(self, operand: Operand) -> int | None:
+        """The address, within its space, of a variable that is not shared. None: a register tells it, or a block."""
+        match operand:
+            case Address(base=Symbol() as symbol, offset=offset):
+                pass
+            case Symbol() as symbol:
+                offset = 0
+            case _:
+                return None
+        variable = self.variables.get(symbol.name)
+        if variable is None or variable.space == "shared":
+            return None
+        return variable.address + symbol.offset + offset
 
     def address(self, instruction: Instruction, operand: Operand) -> Source:
         """u64: of `[base + offset]`, or of a variable."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +21,10 @@ Array = NDArray[Any]
 
 
 def _coordinate(number: Array, extent: tuple[int, int, int], axis: int) -> Array:
-    below = int(np.prod(extent[:axis], dtype=np.int64))
-    return (number // below % extent[axis]).astype(np.uint32)
+    """Of numbers below the extents' product, which count along x first."""
+    below, beyond = prod(extent[:axis]), prod(extent[axis + 1 :])
+    coordinate = number // below if below > 1 else number
+    return coordinate % extent[axis] if beyond > 1 else coordinate
 
 
 def _cluster_of(batch: Batch, slots: Array) -> tuple[Array, ...]:

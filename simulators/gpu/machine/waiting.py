@@ -45,9 +45,10 @@ def describe_waits(machine: Machine, polling: Mapping[int, list[Threads]], parke
         lines.append(f"{name_threads(machine, threads)} wait{others} at {_place(machine, pc)}")
     for rendezvous in machine.state.values():
         lines += list(rendezvous.waits(machine))
-    unstarted = machine.launch.num_blocks - machine.num_started
-    if unstarted:
-        lines.append(f"{unstarted} blocks have not begun: the chip has no room for them beside those that wait")
+    if machine.blocks.num_left:
+        lines.append(
+            f"{machine.blocks.num_left} blocks have not begun: the chip has no room for them beside those that wait"
+        )
     return "deadlock: every thread waits\n" + "\n".join(f"  {line}" for line in lines)
 
 

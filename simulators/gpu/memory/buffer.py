@@ -53,6 +53,8 @@ class Buffer:
         view, rows = self.view(width, count), _rows(offsets, width * count)
         if count == 1:
             return (view.take(rows),)
+        if len(rows) * width * count <= _PIECE:
+            return tuple(np.ascontiguousarray(view.take(rows, axis=0).T))
         found = tuple(np.empty(len(rows), view.dtype) for _ in range(count))
         for piece in _pieces(len(rows), width * count):
             part = view.take(rows[piece], axis=0)

@@ -9,7 +9,7 @@ windows far beyond any address of the host. Source: PTX ISA, "State Spaces".
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,7 @@ class MemoryFault(Exception):
         self.which = which
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """Where some of a set of accesses go."""
 
     which: Indices | None  # which of them; None: all
@@ -53,14 +52,17 @@ class Target:
 class PerOwner:
     """Memory of which every resident block, or thread, has a piece of its own."""
 
-    def __init__(self, owners: int, size: int, noise: np.random.Generator | None = None) -> None:
-        """size: bytes of each piece. noise: what they hold before they are written; None: zeros."""
+    def __init__(
+        self, owners: int, size: int, noise: np.random.Generator | None = None, *, keeps_track: bool = True
+    ) -> None:
+        """size: bytes of each piece. noise: what they hold before they are written; None: zeros. keeps_track: of which
+        bytes have been written."""
         self.size = size
         self._noise = noise
         self.stride = -(-size // LINE) * LINE
         self.buffer = Buffer.of_size(owners * self.stride)
         self._blur(0)
-        self.written = np.zeros(len(self.buffer.bytes), np.bool_)
+        self.written = np.zeros(len(self.buffer.bytes), np.bool_) if keeps_track else None  # by byte
 
     def extend(self, owners: int) -> None:
         """Room for more, so many in all."""
@@ -69,7 +71,8 @@ class PerOwner:
         longer.bytes[:before] = self.buffer.bytes
         self.buffer = longer
         self._blur(before)
-        self.written = np.concatenate([self.written, np.zeros(len(longer.bytes) - before, np.bool_)])
+        if self.written is not None:
+            self.written = np.concatenate([self.written, np.zeros(len(longer.bytes) - before, np.bool_)])
 
     def _blur(self, first: int) -> None:
         """What lies from there on holds anything."""
@@ -123,8 +126,10 @@ class Spaces:
                 yield from self._generic(addresses, size, threads)
             case "global" | "const":
                 yield from self._in_global(addresses, size)
-            case "shared" | "shared::cta" | "shared::cluster":
+            case "shared" | "shared::cluster":
                 yield self._in_shared(addresses, size, threads)
+            case "shared::cta":
+                yield self._in_shared(addresses, size, threads, is_own=True)
             case "local":
                 yield self._in_local(addresses, size, threads)
             case "param":
@@ -176,22 +181,30 @@ class Spaces:
                 offsets = (within + np.uint64(address - one.origin)).view(np.intp)
                 yield Target(which, one.buffer, offsets, "global", one.written, one.name, one.start, number)
 
-    def _in_shared(self, addresses: Addresses, size: int, threads: Threads) -> Target:
-        shared, batch = self.shared, self._batch
-        offsets = (addresses & np.uint64(OFFSET_MASK)).view(np.intp) - SHARED_BASE
-        if batch.launch.cluster_blocks > 1:
-            slots = batch.slot[threads].astype(np.intp)
-            ranks = (addresses >> np.uint64(RANK_SHIFT)).astype(np.intp)
-            self._check(ranks < batch.launch.cluster_blocks, addresses, "names a block that its cluster has not")
-            starts = (slots - slots % batch.launch.cluster_blocks + ranks) * shared.stride
+    def _in_shared(self, addresses: Addresses, size: int, threads: Threads, *, is_own: bool = False) -> Target:
+        """is_own: of the thread's own block alone."""
+        shared = self.shared
+        if self._batch.launch.cluster_blocks > 1:
+            offsets = (addresses & np.uint64(OFFSET_MASK)) - np.uint64(SHARED_BASE)
+            starts = self._starts_in_cluster(addresses, threads, is_own)
         else:
-            if addresses.max() > OFFSET_MASK:
-                self._check(addresses <= np.uint64(OFFSET_MASK), addresses, "is not in shared memory")
-            starts = self._own_shared[threads]
-        if shared.size < size or offsets.view(np.uint64).max() > shared.size - size:  # a negative one is huge
-            inside = (offsets >= 0) & (offsets <= shared.size - size)
+            offsets, starts = addresses - np.uint64(SHARED_BASE), self._own_shared[threads]
+        if shared.size < size or offsets.max() > shared.size - size:  # what is before the first byte is huge
+            self._check(addresses >> np.uint64(RANK_SHIFT) < 256, addresses, "is not in shared memory")
+            inside = _is_within(offsets, size, shared.size)
             self._check(inside, addresses, f"is not within the block's {shared.size} bytes of shared memory")
-        return Target(None, shared.buffer, starts + offsets, "shared", shared.written, "shared memory")
+        return Target(None, shared.buffer, starts + offsets.view(np.intp), "shared", shared.written, "shared memory")
+
+    def _starts_in_cluster(self, addresses: Addresses, threads: Threads, is_own: bool) -> Indices:
+        """Where in the buffer the shared memory begins that each address names."""
+        of_cluster = self._batch.launch.cluster_blocks
+        slots = self._batch.slot[threads].astype(np.intp)
+        ranks, own = (addresses >> np.uint64(RANK_SHIFT)).astype(np.intp), slots % of_cluster
+        self._check(ranks < of_cluster, addresses, "names a block that its cluster has not")
+        if is_own:
+            message = "is in another block of the cluster, which .shared::cluster reaches and .shared{::cta} does not"
+            self._check(ranks == own, addresses, message)
+        return (slots - own + ranks) * self.shared.stride
 
     def _in_local(self, addresses: Addresses, size: int, threads: Threads) -> Target:
         local = self.local

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from simulators.gpu.checks.counters import Counters
+from simulators.gpu.checks.races import Races
 from simulators.gpu.chip import H200
-from simulators.gpu.errors import UnsupportedInstruction
+from simulators.gpu.errors import SimulatorError, UnsupportedInstruction
 from simulators.gpu.gpu import Gpu
 from simulators.gpu.launch import Launch
 from simulators.gpu.ptx.parser import parse
@@ -27,6 +28,17 @@ def test_a_module_that_cannot_be_run_keeps_its_variables_to_itself() -> None:
     del module
     gc.collect()
     assert kept() is not None
+
+
+def test_an_error_tells_what_was_found_before_it() -> None:
+    """A race is often why."""
+    trap = "{}\nbar.sync 0;\ntrap;"
+    out = np.zeros(1, np.uint32)
+    with pytest.raises(SimulatorError) as raced:
+        run(kernel(trap.format("st.global.u32 [%rd1], %r1;"), 1), [out], watchers=[Races])
+    with pytest.raises(SimulatorError) as alone:
+        run(kernel(trap.format(""), 1), [out], watchers=[Races])
+    assert "found before that:\nrace: " in str(raced.value) and "found before" not in str(alone.value)
 
 
 def test_every_instruction_is_counted() -> None:

@@ -169,3 +169,26 @@ def test_copies_after_the_arrival_are_not_waited_for() -> None:
 def test_misuse(body: str, message: str) -> None:
     with pytest.raises(SimulatorError, match=message):
         copied(body)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2])
+def test_a_copy_keeps_its_addresses_though_the_registers_change(seed: int | None) -> None:
+    body = """
+mul.wide.u32 %rd5, %r1, 16;
+add.s64 %rd6, %rd1, %rd5;
+add.s64 %rd7, %rd2, %rd5;
+mov.u32 %r3, t;
+shl.b32 %r4, %r1, 4;
+add.u32 %r3, %r3, %r4;
+mov.u32 %r9, %r3;
+cp.async.cg.shared.global [%r3], [%rd6], 16;
+setp.lt.u32 %p1, %r1, 16;
+@%p1 add.s64 %rd6, %rd6, 16;
+@%p1 add.u32 %r3, %r3, 16;
+cp.async.wait_all;
+ld.shared.v4.u32 {%r5, %r6, %r7, %r8}, [%r9];
+st.global.v4.u32 [%rd7], {%r5, %r6, %r7, %r8};
+"""
+    source, out = np.arange(128, dtype=np.uint32), np.zeros(128, np.uint32)
+    run(kernel(body, 2, ".shared .align 16 .b8 t[528];"), [source, out], gpu=Gpu(H200, seed=seed))
+    assert out.tolist() == source.tolist()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulators.gpu.chip import H200
-from simulators.gpu.errors import SimulatorError
+from simulators.gpu.errors import SimulatorError, UnsupportedInstruction
 from simulators.gpu.gpu import Gpu
 from simulators.gpu.machine.waiting import Deadlock
 from tests.simulators.gpu.launching import kernel, run
@@ -66,6 +66,12 @@ def test_what_is_no_barrier_or_has_two_counts() -> None:
         marked("setp.lt.u32 %p1, %r1, 32;\n@%p1 bar.sync 1, 64;\n@!%p1 bar.sync 1, 96;\n", 96)
     # All of the block is a number too.
     assert marked("setp.lt.u32 %p1, %r1, 32;\n@%p1 bar.sync 1;\n@!%p1 bar.sync 1, 96;\n", 96) == 96
+
+
+def test_who_does_not_wait_says_for_how_many() -> None:
+    assert marked("bar.arrive 1, 32;\n", 32) == 32
+    with pytest.raises(UnsupportedInstruction, match="how many threads"):
+        marked("bar.arrive 1;\n", 32)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

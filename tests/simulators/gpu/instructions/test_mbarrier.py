@@ -13,7 +13,7 @@ from simulators.gpu.errors import SimulatorError
 from simulators.gpu.gpu import Gpu
 from simulators.gpu.machine.machine import Machine
 from simulators.gpu.machine.waiting import Deadlock
-from simulators.gpu.watch import Watcher
+from simulators.gpu.watch import Key, Watcher
 from tests.simulators.gpu.launching import kernel, run
 
 BARS = ".shared .align 8 .b64 bars[4]; .local .align 8 .b64 spill;"
@@ -225,13 +225,13 @@ class Edges(Watcher):
     """What is released and acquired."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[str, list[int], tuple[object, ...]]] = []
+        self.seen: list[tuple[str, list[int], Key, bool]] = []
 
-    def arrived(self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...]) -> None:
-        self.seen.append(("arrived", threads.tolist(), key))
+    def arrived(self, machine: Machine, threads: NDArray[np.intp], key: Key, *, is_relaxed: bool = False) -> None:
+        self.seen.append(("arrived", threads.tolist(), key, is_relaxed))
 
-    def waited(self, machine: Machine, threads: NDArray[np.intp], key: tuple[object, ...]) -> None:
-        self.seen.append(("waited", threads.tolist(), key))
+    def waited(self, machine: Machine, threads: NDArray[np.intp], key: Key, *, is_relaxed: bool = False) -> None:
+        self.seen.append(("waited", threads.tolist(), key, is_relaxed))
 
 
 def test_those_who_watch_are_told_of_each_phase() -> None:
@@ -244,10 +244,11 @@ def test_those_who_watch_are_told_of_each_phase() -> None:
     edges = Edges()
     words(body, 4, block=4, watchers=[lambda: edges])
     seen = [one for one in edges.seen if one[2][0] == "mbarrier"]
-    (first, second), phases = seen[0][2][:2], [int(str(key[2])) for _, _, key in seen]
-    assert (first, second) == ("mbarrier", 0) and phases == [phases[0]] * 2 + [phases[0] + 1]
-    assert [(name, threads) for name, threads, _ in seen] == [
-        ("arrived", [0, 1, 2, 3]),
-        ("waited", [0, 1, 2, 3]),
-        ("waited", [0, 1, 2, 3]),
+    (first, second), phases = seen[0][2][:2], [int(str(key[2])) for _, _, key, _ in seen]
+    assert (first, second) == ("mbarrier", 0) and phases == [phases[0]] * 2 + [phases[0] + 1] * 2
+    assert [(name, threads, is_relaxed) for name, threads, _, is_relaxed in seen] == [
+        ("arrived", [0, 1, 2, 3], False),
+        ("waited", [0, 1, 2, 3], False),
+        ("arrived", [0, 1, 2, 3], True),
+        ("waited", [0, 1, 2, 3], False),
     ]

@@ -82,3 +82,27 @@ mapa.u64 %rd7, %rd6, 1;
     assert out.reshape(4, 4)[:2].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
     assert out.reshape(4, 4)[2:, 3].tolist() == [1, 1] and out.reshape(4, 4)[2:, :2].sum() == 0
     assert out[10] == 1
+
+
+@pytest.mark.parametrize("access", ["ld{} %r8, [%r7];", "st{} [%r7], %r1;", "atom{}.add %r8, [%r7], 1;"])
+def test_another_blocks_shared_memory_is_reached_as_the_clusters(access: str) -> None:
+    body = """
+mov.u32 %r6, t;
+mov.u32 %r5, %cluster_ctarank;
+xor.b32 %r5, %r5, {};
+mapa.shared::cluster.u32 %r7, %r6, %r5;
+{}
+barrier.cluster.arrive;
+barrier.cluster.wait;
+"""
+
+    def launch(space: str, other: int) -> None:
+        suffix = space if access.startswith("atom") else f"{space}.u32"
+        text = body.format(other, access.format(suffix)).replace(".add %r8", ".add.u32 %r8")
+        run(kernel(text, 1, VARIABLES), [np.zeros(1, np.uint32)], grid=4, cluster=(2, 1, 1))
+
+    launch(".shared::cluster", 1)
+    for own in (".shared", ".shared::cta"):
+        launch(own, 0)
+        with pytest.raises(SimulatorError, match=r"another block of the cluster, which .shared::cluster reaches"):
+            launch(own, 1)
