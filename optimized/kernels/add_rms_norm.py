@@ -6,7 +6,7 @@ registers, that is normalised. The mean of squares is added up in another order,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import cutlass
@@ -123,10 +123,7 @@ def add_rms_norm(
         dtype_of(weight),
         float(eps),
         float(weight_bias),
-        launch.vector,
-        launch.vectors,
-        launch.threads_per_row,
-        launch.rows_per_block,
+        **asdict(launch),
     )
     device.run(kernel, x, residual, weight, normed, new_residual)
     return normed, new_residual

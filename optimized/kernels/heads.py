@@ -28,9 +28,9 @@ _BYTES_IN_FLIGHT = 64  # that a lane loads before it computes, where there is wo
 _THREADS_PER_SM = 2048
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HeadLaunch:
-    """How heads are dealt to threads."""
+    """How heads are dealt to threads. A kernel over heads is one of these, so they are among its constants."""
 
     vector: int  # elements of one access
     vectors: int  # accesses of a lane, to cover a head
@@ -56,7 +56,7 @@ def head_launch(
     vectors = head_dim // vector // lanes
 
     def launch(heads: int, warps: int) -> HeadLaunch:
-        return HeadLaunch(vector, vectors, lanes, heads, warps)
+        return HeadLaunch(vector=vector, vectors=vectors, lanes=lanes, heads=heads, warps=warps)
 
     def threads(launch: HeadLaunch) -> int:
         return num_tokens * sum(map(launch.parts, kinds)) * lanes

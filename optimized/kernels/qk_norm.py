@@ -7,7 +7,7 @@ Source: Perplexity's description of its QK-norm kernel: part of a warp a head, b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cutlass import cute
@@ -17,6 +17,7 @@ from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.heads import (
+    HeadLaunch,
     head_launch,
     heads_of,
     load_head,
@@ -30,7 +31,7 @@ from optimized.kernels.rows import Vectorized, common_vector, itemsize, vector_o
 
 
 @dataclass(frozen=True)
-class QkNorm(Vectorized, Kernel):
+class QkNorm(HeadLaunch, Vectorized, Kernel):
     """A group of lanes takes one part of a token: heads of q, or heads of k."""
 
     num_heads: int
@@ -40,13 +41,14 @@ class QkNorm(Vectorized, Kernel):
     weight_dtype: str
     eps: float
     weight_bias: float
-    vector: int
-    vectors: int
-    lanes: int
-    heads: int
-    warps: int
-    q_parts: int
-    k_parts: int
+
+    @property
+    def q_parts(self) -> int:
+        return self.parts(self.num_heads)
+
+    @property
+    def token_parts(self) -> int:
+        return self.q_parts + self.parts(self.num_kv_heads)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
@@ -67,14 +69,14 @@ class QkNorm(Vectorized, Kernel):
         stream: Any,
     ) -> None:
         threads = self.warps * WARP
-        groups = mQ.shape[0] * (self.q_parts + self.k_parts)
+        groups = mQ.shape[0] * self.token_parts
         self.kernel(mQ, mK, mQWeight, mKWeight).launch(
             grid=[cute.ceil_div(groups, threads // self.lanes), 1, 1], block=[threads, 1, 1], stream=stream
         )
 
     @cute.kernel
     def kernel(self, mQ: cute.Tensor, mK: cute.Tensor, mQWeight: cute.Tensor, mKWeight: cute.Tensor) -> None:
-        token, part, lane = place(self.warps, self.lanes, self.q_parts + self.k_parts)
+        token, part, lane = place(self.warps, self.lanes, self.token_parts)
         is_token = token < mQ.shape[0]
         is_q = part < self.q_parts
         first_q, first_k = part * self.heads, (part - self.q_parts) * self.heads
@@ -141,13 +143,7 @@ def qk_norm(
         weight_dtype,
         float(eps),
         float(weight_bias),
-        launch.vector,
-        launch.vectors,
-        launch.lanes,
-        launch.heads,
-        launch.warps,
-        launch.parts(num_heads),
-        launch.parts(num_kv_heads),
+        **asdict(launch),
     )
     device.run(kernel, q, k, q_weight, k_weight)
     return q, k

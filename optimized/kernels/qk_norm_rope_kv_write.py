@@ -16,7 +16,7 @@ Slots are below 2^31: more of them than any chip holds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import cutlass
@@ -26,14 +26,23 @@ from optimized.arguments import FLOATS, INT32, require, require_apart, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
-from optimized.kernels.heads import head_launch, heads_of, load_head, load_heads, norm_heads, place, store_heads
+from optimized.kernels.heads import (
+    HeadLaunch,
+    head_launch,
+    heads_of,
+    load_head,
+    load_heads,
+    norm_heads,
+    place,
+    store_heads,
+)
 from optimized.kernels.kv_cache import cache_sizes, caches_of
 from optimized.kernels.rotary import require_tables, table_alignment, tables_of, turned_first, turned_second
 from optimized.kernels.rows import Vectorized, common_vector, itemsize, vector_of
 
 
 @dataclass(frozen=True)
-class QkNormRopeKvWrite(Vectorized, Kernel):
+class QkNormRopeKvWrite(HeadLaunch, Vectorized, Kernel):
     """A group of lanes takes one part of a token: heads of q, of k, or of v."""
 
     num_heads: int
@@ -45,14 +54,15 @@ class QkNormRopeKvWrite(Vectorized, Kernel):
     slot_dtype: str
     eps: float
     weight_bias: float
-    vector: int
-    vectors: int
-    lanes: int
-    heads: int
-    warps: int
-    q_parts: int
-    kv_parts: int
     table_alignment: int  # bytes
+
+    @property
+    def q_parts(self) -> int:
+        return self.parts(self.num_heads)
+
+    @property
+    def kv_parts(self) -> int:
+        return self.parts(self.num_kv_heads)
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
@@ -254,14 +264,8 @@ def qk_norm_rope_kv_write(
         slot_dtype,
         float(eps),
         float(weight_bias),
-        launch.vector,
-        launch.vectors,
-        launch.lanes,
-        launch.heads,
-        launch.warps,
-        launch.parts(num_heads),
-        launch.parts(num_kv_heads),
         table_alignment(device.arch, vector, cos, sin),
+        **asdict(launch),
     )
     device.run(kernel, q, k, v, q_weight, k_weight, positions, cos, sin, k_cache, v_cache, slot_mapping)
     return q, k_cache, v_cache

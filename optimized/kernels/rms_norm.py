@@ -5,7 +5,7 @@ Rounding: that of the reference, one at the end. The mean of squares is added up
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import cutlass
@@ -116,10 +116,7 @@ def rms_norm(
         dtype_of(weight),
         float(eps),
         float(weight_bias),
-        launch.vector,
-        launch.vectors,
-        launch.threads_per_row,
-        launch.rows_per_block,
+        **asdict(launch),
     )
     device.run(kernel, x, weight, out)
     return out

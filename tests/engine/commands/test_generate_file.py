@@ -294,7 +294,7 @@ def test_what_cannot_be_asked_is_one_line(
 
 def test_a_real_model_through_the_engine(tmp_path: Path) -> None:
     """Checkpoint, tokenizer, template, the batching engine and the command, end to end and unchanged."""
-    files = Files(tmp_path, ["dense", "--max-num-seqs", "2"])
+    files = Files(tmp_path, ["dense", "--max-num-seqs", "2", "--max-model-len", "1024"])
     question = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 10}
     files.write(question, {"prompt": "a", "temperature": -1}, question)
     assert files.run("--temperature", "0") == 1

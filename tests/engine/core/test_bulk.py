@@ -1,4 +1,4 @@
-"""Thousands of random traces; and faults planted in the engine, each of which must be caught by a few of them."""
+"""Random traces, thousands with the slow ones; and faults planted in the engine, each caught by a few of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.engine.core.bulk import check_random_trace
 ENOUGH = 300  # traces in which a fault must show
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", [*range(4), *(pytest.param(block, marks=pytest.mark.slow) for block in range(4, 8))])
 def test_random_traces(block: int) -> None:
     for seed in range(block * 100, block * 100 + 100):
         check_random_trace(seed)

@@ -8,15 +8,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.core.text import TextStream
+from reference.model.history_runner import HistoryModel
 from reference.serving.request import SamplingParams
 from reference.serving.stop import Ending, ending, text_to_show
+from tests.engine.core.running import MODEL, engine_of, request, run
 from tests.engine.core.vocabulary import TinyTokenizer, detokenizer
-from tests.reference.serving.fakes import ABC, DEF_TO_J, E_ACUTE_SPACE, END_OF_TURN, EOS, decode, ids_of
+from tests.reference.serving.fakes import (
+    ABC,
+    DEF_TO_J,
+    E_ACUTE_SPACE,
+    END_OF_TURN,
+    EOS,
+    VOCAB_SIZE,
+    decode,
+    ids_of,
+)
 
 STOP_ID = ord("c")
 
@@ -198,3 +210,33 @@ def test_a_stop_string_of_any_length_costs_no_more_than_the_text() -> None:
     token_ids = ids_of("b" + "a" * 300)
     pieces, stop, _ = streamed(token_ids, params, budget=len(token_ids))
     assert pieces == ["b", *[""] * 299, "a" * 300] and stop is None
+
+
+# Over an engine
+
+
+class Scripted(HistoryModel):
+    """Says the script after the prompt (7,)."""
+
+    def __init__(self, script: Sequence[int]) -> None:
+        super().__init__(VOCAB_SIZE)
+        self._next = {
+            MODEL.last_logits((7, *script[:said])).tobytes(): token_id for said, token_id in enumerate(script)
+        }
+
+    def logits(self, seed: int) -> np.ndarray:
+        logits = super().logits(seed)
+        token_id = self._next.get(logits.tobytes())
+        if token_id is not None:
+            logits[token_id] = 30.0
+        return logits
+
+
+def test_stop_strings_leak_no_part_of_themselves() -> None:
+    """`DEFGHIJ` after `ABC`: token by token, over an engine whose model says just that."""
+    said = [*ids_of("xABCDEFGHIJy"), EOS]
+    model = Scripted(said)
+    engine = engine_of(model=model)
+    outputs = run(engine, request(temperature=0.0, max_tokens=20, stop=("CDEFGHIJ",), ignore_eos=False))["r", 0]
+    assert [output.text for output in outputs] == ["x", "A", "B", *[""] * 8]
+    assert outputs[-1].stop_reason == "CDEFGHIJ"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reference.kernels.attention import paged_attention
+from reference.kernels.paged_attention import paged_attention
 from reference.model.attend_rows import ROWS_AT_ONCE, attend_rows, bucket_group, row_groups, widths
 from reference.serving.runner import Batch
 from tests.reference.model.batches import Fed, batch_of

@@ -14,9 +14,10 @@ import torch
 
 from engine.checkpoint import open_checkpoint
 from reference.formats import BFLOAT16, FLOAT64, Array
-from reference.kernels.attention import attention, paged_attention
+from reference.kernels.attention import attention
 from reference.kernels.embedding import embedding
 from reference.kernels.kv_cache import kv_write
+from reference.kernels.paged_attention import paged_attention
 from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
 from reference.model.qwen3 import Positions, attend_whole, decoder_layer, forward, logits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -50,10 +51,11 @@ def tiny(name: str) -> ModelConfig:
     )
 
 
-def all_logits(weights: Weights, config: ModelConfig, token_ids: Array) -> np.ndarray:
+@partial(jax.jit, static_argnums=1)
+def all_logits(weights: Weights, config: ModelConfig, token_ids: Array) -> Array:
     cos, sin = (jnp.asarray(table) for table in rope_table(config.rope, config.head_dim, len(token_ids)))
     where = Positions(jnp.arange(len(token_ids), dtype=jnp.int32), cos, sin)
-    return np.asarray(logits(weights, config, forward(weights, config, token_ids, where)))
+    return logits(weights, config, forward(weights, config, token_ids, where))
 
 
 def assert_every_weight_has_a_gradient(first_moments: Weights) -> None:
