@@ -18,12 +18,20 @@ INT32 = ("int32",)
 
 
 def sizes_of(
-    operation: str, name: str, tensor: Tensor, axes: tuple[str, ...], dtypes: tuple[str, ...] = FLOATS
+    operation: str,
+    name: str,
+    tensor: Tensor,
+    axes: tuple[str, ...],
+    dtypes: tuple[str, ...] = FLOATS,
+    *,
+    may_be_empty: bool = False,
 ) -> tuple[int, ...]:
-    """The shape of a tensor that says how large others are. Only its first size may be 0."""
+    """The shape of a tensor that says how large others are. Only its first size may be 0, or any if may_be_empty."""
     shape = tensor.shape
-    if len(shape) != len(axes) or (0 in shape and 0 in shape[1:]) or dtype_of(tensor) not in dtypes:
-        _refuse(operation, name, tensor, dtypes, f"[{', '.join(axes)}], none of {', '.join(axes[1:])} being 0")
+    is_empty = 0 in shape and 0 in shape[1:] and not may_be_empty
+    if len(shape) != len(axes) or is_empty or dtype_of(tensor) not in dtypes:
+        condition = "" if may_be_empty else f", none of {', '.join(axes[1:])} being 0"
+        _refuse(operation, name, tensor, dtypes, f"[{', '.join(axes)}]{condition}")
     return shape
 
 

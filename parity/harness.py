@@ -120,6 +120,9 @@ def try_case(
 ) -> Record:
     """One case. Whatever goes wrong is in the record, and not raised. watch: is shown what was judged."""
     start = time.perf_counter()
+    reason = twin.untried(config, executor.name)
+    if reason is not None:
+        return record_of(twin, config, executor, "skipped", reason=reason)
     try:
         first = call, expected = _expected(twin, call_of(twin, config), executor)
         second = first

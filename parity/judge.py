@@ -1,6 +1,8 @@
 """Is what an executor gave what the reference says?
 
-Exact outputs: every bit, or any NaN for NaN that is computed.
+Exact outputs: every bit, or any NaN for NaN that is computed. Where rounding decides what an exact output is (a draw
+between two tokens that nearly tie), the case file lists what is as right as the reference's own (`Twin.also_right`);
+such elements pass, and are counted.
 
 Continuous outputs: error in ULPs against the float64 oracle, held row by row (the last axis) to 2 x max(e, 0.5) plus
 the output's floor, where e is the error of the reference itself in its own dtype under NumPy: the optimized panel may
@@ -13,10 +15,12 @@ an ULP or two. So outputs of 16 bits or fewer are held to more:
 - What is rounded once, from float32 to the output's dtype: the float32 result may err by the bound above, in ULPs of
   float32, and the rounding by half an ULP of the output. An output is rounded once if the reference in float32, then
   rounded, gives what the reference gives.
-- All of them: few elements may differ from the reference's own result, at all, in a row, and at any place along an
-  axis (a channel, a head). Another order of float32 sums changes one element in hundreds; another place of rounding
-  changes a quarter of them, and one in 20 may differ. Elements count that can tell: 0 and NaN are not rounded, and
-  neither is what an operation leaves as it was.
+- All of them, unless terms are rounded on the way (`Output.rounds_terms`): few elements may differ from the
+  reference's own result, at all, in a row, and at any place along an axis (a channel, a head). Another order of float32
+  sums changes one element in hundreds; another place of rounding changes a quarter of them, and one in 20 may differ.
+  Elements count that can tell: 0 and NaN are not rounded, and neither is what an operation leaves as it was.
+
+Sums of many terms may be wrong by a share of their terms' magnitude besides (`Output.of_magnitude`).
 
 Rows of an overwritten input that the reference leaves as they were must be left so, to the bit.
 """
@@ -50,6 +54,8 @@ class Expectation:
     row_share: float = ROW_SHARE  # see `Output`
     before: Array | None = None  # the input that it overwrites
     any_nan: bool = False  # see `Output`
+    rounds_terms: bool = False  # see `Output`
+    also_right: Array | None = None  # [..., n]: see `Twin`
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Judgement:
     errors: Array  # ULPs of every element, f64
     is_beyond: Array  # bool: their own bounds
     dtype: str  # of the output
-    differing: int = 0  # elements of a narrow output that are not the reference's own
+    differing: int = 0  # elements of a narrow output, or of one that rounding decides, that are not the reference's own
     rounded_elsewhere: str = ""  # the part where more differ than another order of sums explains, in words
 
     @property
@@ -86,15 +92,30 @@ def expectations(twin: Twin, call: Call) -> list[Expectation]:
             exactly = as_tuple(oracle(function, *arrays, **call.constants))
         if any(not output.exact and _is_narrow(own) for output, own in zip(twin.outputs, results, strict=True)):
             unrounded = as_tuple(in_precision(np.float32, function, *arrays, **call.constants))
+    magnitudes = twin.magnitudes(call) if twin.magnitudes is not None else [None] * len(twin.outputs)
+    others = _also_right(twin, call)
+    of_outputs = zip(twin.outputs, results, exactly, unrounded, magnitudes, others, strict=True)
     expected = []
-    for output, own, exact, wide in zip(twin.outputs, results, exactly, unrounded, strict=True):
+    for output, own, exact, wide, terms, other in of_outputs:
         before = None if output.in_place is None else call.arrays[output.in_place]
         if output.exact:
-            expected.append(Expectation(output.name, own, None, np.zeros(()), own, any_nan=output.any_nan))
+            bound = np.zeros(())
+            expected.append(Expectation(output.name, own, None, bound, own, any_nan=output.any_nan, also_right=other))
             continue
-        bound = _bound(output, own, exact, wide)
-        expected.append(Expectation(output.name, None, exact, bound, own, output.row_share, before))
+        bound = _bound(output, own, exact, wide) + _share_of(terms, output, own, exact)
+        expected.append(
+            Expectation(
+                output.name, None, exact, bound, own, output.row_share, before, rounds_terms=output.rounds_terms
+            )
+        )
     return expected
+
+
+def _also_right(twin: Twin, call: Call) -> Sequence[Array | None]:
+    if twin.also_right is None:
+        return [None] * len(twin.outputs)
+    with np.errstate(all="ignore"):
+        return twin.also_right(call)
 
 
 def in_dtype(twin: Twin, call: Call) -> tuple[Array, ...]:
@@ -119,6 +140,15 @@ def _bound(output: Output, own: Array, exact: Array, unrounded: Array) -> Array:
     half = spacing(finite, own.dtype) / 2
     at_most = _bound_of_rows(output, unrounded, exact) * _ulp(exact, unrounded, output.row_share)
     return (half + at_most) / _ulp(exact, own, output.row_share)
+
+
+def _share_of(terms: Array | None, output: Output, own: Array, exact: Array) -> Array:
+    """ULPs of own's dtype that each element may err by for the magnitude of its terms; 0 where that is not finite."""
+    if terms is None or not own.size:
+        return np.zeros(())
+    with np.errstate(all="ignore"):
+        share = output.of_magnitude_of(own.dtype) * 2.0**-23 * np.where(np.isfinite(terms), terms, 0.0)
+        return share / _ulp(exact, own, output.row_share)
 
 
 def _ulp(exact: Array, like: Array, row_share: float) -> Array:
@@ -151,6 +181,9 @@ def judge(expected: Expectation, actual: Array) -> Judgement:
         same = _bits(actual) == _bits(expected.exact)
         if expected.any_nan:
             same |= np.isnan(actual) & np.isnan(expected.exact)
+        if expected.also_right is not None:
+            is_right = same | (actual[..., None] == expected.also_right).any(axis=-1)
+            differing, same = int(np.count_nonzero(is_right & ~same)), is_right
         errors = np.where(same, 0.0, np.inf)
     elif not actual.size:
         errors = np.zeros(actual.shape)
@@ -163,7 +196,7 @@ def judge(expected: Expectation, actual: Array) -> Judgement:
             left = (_bits(actual) == _bits(expected.before)) | (np.isnan(actual) & np.isnan(expected.before))
             errors = np.where(stays.all(axis=-1, keepdims=True) & ~left, np.inf, errors)
             can_tell &= ~stays
-        if _is_narrow(actual):
+        if _is_narrow(actual) and not expected.rounds_terms:
             differs = ~_agree(actual, expected.like) & can_tell
             differing = int(np.count_nonzero(differs))
             elsewhere = _differing_part(expected.name, differs, can_tell) if differing > FEW_DIFFERING else ""

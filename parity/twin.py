@@ -39,9 +39,23 @@ class Output:
     # larger ones in their row, and cancel.
     row_share: float = ROW_SHARE
     in_place: str | None = None  # the input that it overwrites; None: memory of its own
+    # Beyond the bound too: so many times 2^-23 of the output's magnitude (`Twin.magnitudes`), for all dtypes or by
+    # name; the case file says why. What adds in another order, or rounds terms before it adds them, errs by a share of
+    # the terms, however small their sum is.
+    of_magnitude: float | Mapping[str, float] = 0.0
+    # Terms of its sums are rounded on the way: any element may then be another number than the reference's own, and how
+    # many are says nothing.
+    rounds_terms: bool = False
 
     def floor_of(self, dtype: DType) -> float:
-        return self.floor if isinstance(self.floor, (int, float)) else self.floor.get(str(dtype), 0.0)
+        return _of_dtype(self.floor, dtype)
+
+    def of_magnitude_of(self, dtype: DType) -> float:
+        return _of_dtype(self.of_magnitude, dtype)
+
+
+def _of_dtype(value: float | Mapping[str, float], dtype: DType) -> float:
+    return value if isinstance(value, (int, float)) else value.get(str(dtype), 0.0)
 
 
 @dataclass(frozen=True)
@@ -76,10 +90,23 @@ class Twin:
     # The configuration that a model calls it with at a number of tokens, which the benchmark measures; it gives None
     # where the model does not call it.
     of_model: Callable[[Shape, int], Config | None] | None = None
+    # Where a model calls it with several weights, or in several ways: the configuration of each, by its name, instead
+    # of `of_model`.
+    weights_of_model: Callable[[Shape, int], Mapping[str, Config]] | None = None
     # Where calls of a model share what is too large for copies of it: how the inputs that they do not share are made.
     unshared: Mapping[str, Callable[[Config, np.random.Generator], Array]] = field(default_factory=dict)
     # Bytes of local memory a thread that are expected, by the kernel's class; elsewhere none may be used.
     local_bytes: Mapping[str, int] = field(default_factory=dict)
+    # Of each output, f64, or None: what its `of_magnitude` is a multiple of, such as sum |a b| of a product.
+    magnitudes: Callable[[Call], Sequence[Array | None]] | None = None
+    # Of each output that is exact, [..., n], or None: values that are as right as the reference's own, where rounding
+    # decides between them. The case file says how far that goes.
+    also_right: Callable[[Call], Sequence[Array | None]] | None = None
+    # The library whose kernels it stands on. An instruction of theirs that the simulator does not know is a case that
+    # cannot be tried there; one of ours is a fault.
+    library: str = ""
+    # Why an executor, by its name, cannot try a configuration, in words; None: it can.
+    untried: Callable[[Config, str], str | None] = lambda config, executor: None
 
     def __post_init__(self) -> None:
         for panel in ("reference", "optimized"):

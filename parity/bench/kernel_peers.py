@@ -135,6 +135,94 @@ def dispatch_and_combine_by_torch(of: Operands) -> Tensor:
     return _moe_combine(Operands({"rows": rows, "row_of": row_of, "weights": of["weights"]}))
 
 
+def _linear(of: Operands) -> Tensor:
+    import torch
+
+    if "residual" in of.arrays:
+        return torch.addmm(of["residual"], of["x"], of["weight"].T, out=of.out[0])
+    return torch.mm(of["x"], of["weight"].T, out=of.out[0])
+
+
+def _gated_linear(of: Operands) -> Tensor:
+    import torch
+
+    gate, up = torch.mm(of["x"], of["weight"].T).chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def _vocabulary_head(of: Operands) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits in bfloat16, as engines have them, widened where they are asked for; and their largest."""
+    import torch
+
+    logits, token_ids, log_sum_exp = of.out
+    product = torch.mm(of["x"], of["weight"].T)
+    if "logits" in of["gives"]:
+        logits.copy_(product)
+    return logits, product.argmax(dim=-1) if "token_ids" in of["gives"] else token_ids, log_sum_exp
+
+
+def _paged_attention(of: Operands) -> Tensor:
+    """By way of contiguous keys. One query a request, all as long, in whole blocks; the table's last column pads."""
+    import torch
+
+    table = of["block_table"][:, :-1]
+    keys, values = (of[name][table].transpose(1, 2).flatten(2, 3) for name in ("k_cache", "v_cache"))
+    queries = of["q"][:, :, None]
+    return torch.nn.functional.scaled_dot_product_attention(queries, keys, values, enable_gqa=True)[:, :, 0]
+
+
+def _sample_tokens(of: Operands) -> Tensor:
+    """As engines do it with torch's operations: an exponential race, after a sort where top-k or top-p asks for one. No
+    row is masked, unusable, or asks for min-p."""
+    import torch
+
+    logits = of["logits"][:, : of["num_token_ids"]]
+    if not of["draws"]:
+        return logits.argmax(dim=-1)
+    logits = logits / of["temperature"].clamp(min=1e-6)[:, None]
+    ids = None
+    if of["limits"] == "few":
+        logits, ids = torch.topk(logits, min(64, logits.shape[1]))
+        places = torch.arange(logits.shape[1], device=logits.device)
+        logits = logits.masked_fill(places >= of["top_k"][:, None], -torch.inf)
+    elif of["limits"] == "any":
+        logits, ids = torch.sort(logits, dim=-1, descending=True)
+    shares = torch.softmax(logits, dim=-1)
+    if ids is not None:
+        shares = shares.masked_fill(shares.cumsum(dim=-1) - shares >= of["top_p"][:, None], 0.0)
+    place = (shares / torch.empty_like(shares).exponential_(1)).argmax(dim=-1, keepdim=True)
+    return (place if ids is None else ids.gather(1, place))[:, 0]
+
+
+def _token_log_probs(of: Operands) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Every row has a token."""
+    import torch
+
+    logits, column = of["logits"], of["token_ids"].clamp(min=0).long()[:, None]
+    log_probs = torch.log_softmax(logits, dim=-1)
+    top, ids = torch.topk(log_probs, of["num_top"])
+    ranks = (logits > logits.gather(1, column)).sum(dim=-1) + 1
+    return log_probs.gather(1, column)[:, 0], ranks, ids, top
+
+
+def _adjust_logits(of: Operands) -> tuple[Tensor, Tensor]:
+    """As engines do it with torch's operations: counts of every id, and every logit. There are no biases."""
+    import torch
+
+    logits, history, start = of["logits"], of["history"], of["history_start"].long()
+    (num_rows, vocab), place = logits.shape, torch.arange(len(of["history"]), device=logits.device)
+    row = torch.searchsorted(start[1:], place, right=True)
+    is_prompt = place - start[row] < of["prompt_lens"][row]
+    column = torch.where(history < 0, vocab, history).long()
+    counts = torch.zeros(2, num_rows, vocab + 1, device=logits.device)
+    counts.index_put_((is_prompt.long(), row, column), torch.ones((), device=logits.device), accumulate=True)
+    output, prompt = counts[:, :, :vocab]
+    repetition = torch.where(output + prompt > 0, of["repetition"][:, None], 1.0)
+    logits.copy_(torch.where(logits > 0, logits / repetition, logits * repetition))
+    logits.sub_(of["frequency"][:, None] * output + of["presence"][:, None] * (output > 0))
+    return logits, of.out[0]
+
+
 def _three_launches(of: Operands) -> None:
     """Our own kernels, one after another. k itself is overwritten too."""
     norm, turn, write = (load_function(f"optimized.kernels.{name}:{name}") for name in ("qk_norm", "rope", "kv_write"))
@@ -158,6 +246,13 @@ PEERS: dict[str, dict[str, Peer]] = {
     "router_top_k": {"torch": _router_top_k},
     "moe_dispatch": {"torch": _moe_dispatch},
     "moe_combine": {"torch": _moe_combine},
+    "paged_attention": {"torch": _paged_attention},
+    "linear": {"cublas": _linear},
+    "gated_linear": {"cublas": _gated_linear},
+    "vocabulary_head": {"cublas": _vocabulary_head},
+    "sample_tokens": {"torch operations": _sample_tokens},
+    "token_log_probs": {"torch operations": _token_log_probs},
+    "adjust_logits": {"torch operations": _adjust_logits},
 }
 
 # Of other libraries: twin, library, its function, and how that is called.
@@ -177,15 +272,31 @@ _LIBRARIES: tuple[tuple[str, str, str, Callable[[Any, Operands], Any]], ...] = (
         lambda peer, of: peer(of["x"], of["residual"], of["weight"], of["eps"]),
     ),
     ("gated_activation", "flashinfer", "silu_and_mul", lambda peer, of: peer(of["gate_up"], out=of.out[0])),
+    (
+        "paged_attention",  # flash-attn-4, which has no splits of keys on Hopper
+        "flash_attn.cute",
+        "flash_attn_varlen_func",
+        lambda peer, of: peer(
+            of["q"],
+            of["k_cache"].transpose(1, 2),
+            of["v_cache"].transpose(1, 2),
+            cu_seqlens_q=of["query_start"],
+            max_seqlen_q=of["max_query_len"],
+            max_seqlen_k=of["block_table"].shape[1] * of["k_cache"].shape[2],
+            seqused_k=of["seq_lens"],
+            page_table=of["block_table"],
+            causal=True,
+        ),
+    ),
 )
 
 
 def installed(name: str) -> dict[str, Peer]:
     """The peers of a twin in libraries that are installed here. A library is imported by the first call of its peer."""
     return {
-        library: partial(_by_library, f"{library}:{function}", call)
+        library.partition(".")[0]: partial(_by_library, f"{library}:{function}", call)
         for twin, library, function, call in _LIBRARIES
-        if twin == name and find_spec(library) is not None
+        if twin == name and find_spec(library.partition(".")[0]) is not None
     }
 
 

@@ -39,10 +39,10 @@ def works(shape: Shape, tokens: int) -> Iterator[Work]:
     """All operations of a model at a number of tokens, bf16."""
     for name in names():
         twin = twin_named(name)
-        config = twin.of_model(shape, tokens) if twin.of_model is not None else None
-        if config is not None and twin.bytes_moved is not None:
-            peers = {**PEERS.get(name, {}), **installed(name)}
-            yield Work(name, twin.bytes_moved(config), partial(make_calls, twin, config, peers))
+        for operation, one in configs_of_model(twin, shape, tokens).items():
+            if twin.bytes_moved is not None:
+                peers = {**PEERS.get(name, {}), **installed(name)}
+                yield Work(operation, twin.bytes_moved(one), partial(make_calls, twin, one, peers))
     dispatch, combine = (twin_named(name) for name in ("moe_dispatch", "moe_combine"))
     assert dispatch.of_model is not None and combine.of_model is not None
     config, after = dispatch.of_model(shape, tokens), combine.of_model(shape, tokens)
@@ -50,6 +50,14 @@ def works(shape: Shape, tokens: int) -> Iterator[Work]:
         assert dispatch.bytes_moved is not None and combine.bytes_moved is not None
         num_bytes = dispatch.bytes_moved(config) + combine.bytes_moved(after)
         yield Work("moe_dispatch+combine", num_bytes, partial(_dispatch_and_combine, config))
+
+
+def configs_of_model(twin: Twin, shape: Shape, tokens: int) -> dict[str, Config]:
+    """What a model calls a twin with, by a name: the twin's, and that of a weight where there are several."""
+    config = twin.of_model(shape, tokens) if twin.of_model is not None else None
+    weights = twin.weights_of_model(shape, tokens) if twin.weights_of_model is not None else {}
+    found: dict[str, Config] = {} if config is None else {twin.name: config}
+    return found | {f"{twin.name} {weight}": one for weight, one in weights.items()}
 
 
 def make_calls(twin: Twin, config: Config, peers: Mapping[str, Peer], count: int, where: Any) -> list[dict[str, Call]]:

@@ -161,6 +161,12 @@ def somewhat_off(values: Array) -> Array:
     return (values.astype(np.float64) * (1 + 2.0**-14)).astype(values.dtype)
 
 
+def a_little_added(values: Array) -> Array:
+    """As if one term more were in each sum: what is left of the rounding of terms is smaller."""
+    wide = values.astype(np.float64)
+    return (wide + np.sqrt(np.nanmean(wide * wide, axis=-1, keepdims=True)) / 16).astype(values.dtype)
+
+
 def changed(one: Expectation) -> Array:
     """Elements that a fault would show in: what the operation writes, and no zeros and NaN, nor what is small in its
     row."""
@@ -191,6 +197,7 @@ def test_a_part_of_each_output_can_fail(name: str) -> None:
                         can_tell = ~np.isnan(one.like)
                 else:
                     spoil, can_tell = neighbours if one.like.dtype.itemsize <= 2 else somewhat_off, changed(one)
+                    spoil = a_little_added if one.rounds_terms else spoil
                     if not is_enough(can_tell[index], part):
                         continue
                 if can_tell[index].any():
@@ -271,10 +278,14 @@ def test_every_array_begins_between_aligned_places_in_some_corner(name: str) -> 
     calls = [call_of(twin, config) for config in placed]
     wide = [one for one, array in calls[0].arrays.items() if array.ndim > 1 or "weight" in one]
     own = [output.name for output in twin.outputs if output.in_place is None]
-    assert {1, 8} <= {config["offset"] for config in placed if isinstance(config["offset"], int)}
+    # Kernels of libraries take none that begin between the places of 16 bytes.
+    together = {8} if twin.library else {1, 8}
+    assert together <= {config["offset"] for config in placed if isinstance(config["offset"], int)}
     alone = {one for call in calls for one in call.offsets if len(call.offsets) == 1}
     assert set(wide) <= alone and (not own or alone & set(own))
-    assert not own or any(call_of(twin, config).out_strides for config in corners(name) if "out_stride" in config)
+    # One number a row has no rows that could lie apart.
+    is_apart = any(call_of(twin, config).out_strides for config in corners(name) if "out_stride" in config)
+    assert not own or is_apart or name == "sample_tokens"
 
 
 def test_rows_beyond_2_31_elements_are_written_in_each_launch_of_a_dispatch() -> None:

@@ -254,3 +254,44 @@ def test_what_is_left_as_it_was_is_left_to_the_bit_and_counts_for_nothing() -> N
         touched[place] = value
         judgement = judge(expected, touched)
         assert judgement.mismatches == 1 and judgement.worst == place and judgement.max_ulp == math.inf
+
+
+def test_a_share_of_the_terms_is_allowed_where_they_cancel() -> None:
+    """Beyond it an element is wrong; where the terms are not finite, nothing is added to the bound."""
+    x = np.array([[3.0, -2.0, np.inf, 0.5]] * 4, np.float32)
+    terms = np.where(np.isfinite(x), 1e4, np.inf)
+    outputs = (Output("out", of_magnitude=2.0),)
+    twin = replace(
+        RMS_NORM,
+        outputs=outputs,
+        reference=f"{__name__}:square_root_of_square",
+        magnitudes=lambda call: [terms],
+    )
+    (expected,) = expectations(twin, Call({"x": x}))
+    (without,) = of((Output("out"),), "square_root_of_square", x=x)
+    right = expected.like
+    allowed = (2 * 1e4 * 2.0**-23 * np.isfinite(x)).astype(np.float32)
+    assert judge(expected, right + allowed * np.float32(0.9)).ok
+    assert not judge(expected, right + allowed * np.float32(1.2)).ok
+    assert not judge(without, right + allowed * np.float32(0.9)).ok
+    assert not judge(expected, np.where(np.isfinite(right), right, np.float32(7.0))).ok
+    of_dtype = replace(outputs[0], of_magnitude={"float16": 2.0})
+    (other,) = expectations(replace(twin, outputs=(of_dtype,)), Call({"x": x}))
+    assert not judge(other, right + allowed * np.float32(0.9)).ok
+
+
+def test_elements_may_be_others_where_terms_are_rounded_on_the_way() -> None:
+    """But none may be beyond its bound."""
+    x = np.random.default_rng(0).standard_normal((8, 256)).astype(BF16)
+    outputs = (Output("out", of_magnitude=2.0**16, rounds_terms=True),)
+    twin = replace(
+        RMS_NORM,
+        outputs=outputs,
+        reference=f"{__name__}:square_root_of_square",
+        magnitudes=lambda call: [np.abs(call.arrays["x"].astype(np.float64))],
+    )
+    (expected,) = expectations(twin, Call({"x": x}))
+    neighbours = (expected.like.view(np.uint16) + 1).view(BF16)
+    assert judge(expected, neighbours).ok
+    assert not judge(replace(expected, rounds_terms=False), neighbours).ok
+    assert not judge(expected, (expected.like.astype(np.float32) * 1.05).astype(BF16)).ok

@@ -77,6 +77,8 @@ def bytes_of(name: str, call: Call) -> int:
             count += arrays["row_of"].size * row(array)
         elif key in ("k_cache", "v_cache") and name == "kv_block_copy":
             count += 2 * len(arrays["pairs"]) * row(array)
+        elif key in ("k_cache", "v_cache") and name == "paged_attention":
+            count += int(arrays["seq_lens"].sum()) * row(array) // array.shape[2]
         elif key in ("k_cache", "v_cache"):
             count += len(arrays["slot_mapping"]) * row(array) // array.shape[2]
         else:
@@ -103,7 +105,7 @@ def test_every_shape_has_a_configuration_of_known_parts(name: str) -> None:
         for tokens in (DECODE, MOST_DECODES, PREFILL):
             config = config_of(name, shape, tokens)
             if config is None:
-                assert name.startswith("moe_") or name in ("router_top_k", "kv_block_copy")
+                assert name.startswith("moe_") or name in ("router_top_k", "kv_block_copy", "paged_attention")
             else:
                 assert config.keys() == corner.keys() - {"repeated"}
                 assert config.get("tokens", tokens) == tokens

@@ -18,6 +18,15 @@ LIGHT = 3 * 2**20  # bytes of a case's arrays: what takes seconds to simulate ha
 # One light corner in so many, in each run of the tests, and others for the other architecture. Of a dispatch fewer: the
 # barrier of its grid holds tens of thousands of threads.
 EVERY = dict.fromkeys(names(), 8) | {"moe_dispatch": 20, "qk_norm_rope_kv_write": 12}
+# Kernels of libraries take seconds to compile, and seconds to simulate, since their tiles are large: one corner
+# of each, on Hopper. For Blackwell they have instructions that the simulator does not know.
+EVERY |= {"linear_many_rows": 1000, "grouped_linear_many_rows": 1000, "prefill_attention": 1000}
+# Products for few rows: each is one loop, whose many variants take seconds to compile.
+EVERY |= {"linear": 20, "gated_linear": 20, "vocabulary_head": 20}
+# Each corner of attention to paged keys is a kernel of its own, which takes seconds to compile.
+EVERY |= {"paged_attention": 35}
+# Sampling: a kernel of all ways takes up to 20 seconds to compile, and 10 to simulate.
+EVERY |= {"sample_tokens": 26, "token_log_probs": 16, "adjust_logits": 14}
 ARCHS = {"sm_90a": SM_90A, "sm_100a": SM_100A}
 
 
@@ -45,12 +54,15 @@ def light_corners(twin: Twin) -> list[Config]:
 def failures(twin: Twin, configs: list[Config], arch: Arch, kernels: Library) -> list[str | None]:
     executor = SimulateExecutor(arch, kernels)
     records = [try_case(twin, config, executor) for config in configs]
-    assert any(record.ok and record.kernels for record in records), "nothing was simulated"
+    is_unknown = bool(twin.library) and any("does not know" in (record.reason or "") for record in records)
+    assert is_unknown or any(record.ok and record.kernels for record in records), "nothing was simulated"
     return [f"{dict(record.config)}: {record.reason}" for record in records if record.status == "fail"]
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [(name, arch) for name in names() for arch in ARCHS if arch == "sm_90a" or not twin_named(name).library],
+)
 def test_some_corners(name: str, arch: str, kernels: Library) -> None:
     twin, first = twin_named(name), EVERY[name] // 2 if arch == "sm_100a" else 0
     assert failures(twin, light_corners(twin)[first :: EVERY[name]], ARCHS[arch], kernels) == []

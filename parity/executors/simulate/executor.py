@@ -19,7 +19,7 @@ from parity.judge import Expectation
 from parity.twin import Call, Twin
 from reference.formats import Array
 from simulators.gpu.chip import CHIPS
-from simulators.gpu.errors import SimulatorError
+from simulators.gpu.errors import SimulatorError, UnsupportedInstruction
 
 HOSTILE_SEED = 1  # of the second call's order, where launches are small
 MOST_APART = 2**30  # elements from an output's first row to its last
@@ -50,7 +50,12 @@ class SimulateExecutor(PoisonedExecutor):
                 raise Skip(f"arrays of more than {MOST_ELEMENTS} elements take too long to simulate")
         try:
             return super().run(twin, call, expected, then)
-        except (Fault, SimulatorError):
+        except (Fault, SimulatorError) as error:
+            if twin.library and isinstance(error, UnsupportedInstruction):
+                name = error.instruction.name
+                raise Skip(
+                    f"the simulator does not know {name}, which {twin.library} uses for {self.arch.name}"
+                ) from error
             # Once more, with kernels that know the lines of their source: the error then names these.
             self._device.line_info = True
             try:
