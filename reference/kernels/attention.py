@@ -1,4 +1,4 @@
-"""Causal attention with grouped query heads, over whole keys and over a paged KV cache.
+"""Causal attention with grouped query heads.
 
     out[t, n] = sum_s p[s] v[s, n // group]      p = softmax over visible s of (q[t, n] . k[s, n // group] * scale)
 
@@ -13,12 +13,11 @@ by -inf whatever it is. A value can, because its probability is 0 and 0 x NaN = 
 A NaN or infinity among a sequence's own values reaches earlier queries of the same call too, for the same reason;
 other sequences are unharmed.
 
-Source: arXiv:1706.03762; grouped queries: arXiv:2305.13245; paging: arXiv:2309.06180.
+Source: arXiv:1706.03762; grouped queries: arXiv:2305.13245.
 """
 
 from __future__ import annotations
 
-import array_api_extra as xpx
 import numpy as np
 
 from reference.formats import Array
@@ -38,47 +37,10 @@ def attention(
     num_tokens = q.shape[0]
     positions = start + xp.arange(num_tokens, dtype=xp.int32)
     lengths = xp.reshape(xp.asarray(start + num_tokens, dtype=xp.int32), (1,))
-    return _attend(q[None], k[None], v[None], positions[None], lengths, scale)[0]
+    return attend(q[None], k[None], v[None], positions[None], lengths, scale)[0]
 
 
-def paged_attention(
-    q: Array,  # [T, Nq, D], the queries of R requests, one after another
-    k_cache: Array,  # [B, Nkv, bs, D]
-    v_cache: Array,  # [B, Nkv, bs, D]
-    block_table: Array,  # i32 [R, M], M >= 1: the blocks that hold a request's keys, in order; -1 pads
-    query_start: Array,  # i32 [R + 1]: request r has the queries query_start[r] .. query_start[r + 1] - 1
-    seq_lens: Array,  # i32 [R]: keys of each request, those of its queries included
-    *,
-    max_query_len: int,  # no request has more queries; static, because it is a shape
-    scale: float | None = None,
-) -> Array:  # [T, Nq, D], q's dtype
-    """A request's queries are its last tokens: query j of n stands at position seq_lens[r] - n + j.
-
-    Key s of request r is in block block_table[r, s // bs] at offset s % bs. Blocks that are not a request's, and slots
-    beyond its length, may hold NaN. Rows of q beyond query_start[R] give 0.
-    """
-    xp = q.__array_namespace__()
-    num_tokens, num_requests = q.shape[0], block_table.shape[0]
-
-    # Queries as a rectangle [R, Q]: row r holds request r's queries, then padding. Padding reads and writes a row T
-    # that is zero to begin with and is cut off in the end.
-    query_lens = query_start[1:] - query_start[:-1]  # [R]
-    column = xp.arange(max_query_len, dtype=xp.int32)[None]  # [1, Q]
-    token = xp.where(column < query_lens[:, None], query_start[:-1, None] + column, num_tokens)  # [R, Q]
-    padded_q = xp.concat([q, xp.zeros((1, *q.shape[1:]), dtype=q.dtype)], axis=0)
-    positions = (seq_lens - query_lens)[:, None] + column  # [R, Q]
-
-    def gather_keys(cache: Array) -> Array:  # [B, Nkv, bs, D] -> [R, M * bs, Nkv, D]
-        blocks = cache[block_table]  # [R, M, Nkv, bs, D]; -1 fetches the last block, beyond the length like any padding
-        _, num_blocks, num_heads, block_size, head_dim = blocks.shape
-        by_token = xp.permute_dims(blocks, (0, 1, 3, 2, 4))
-        return xp.reshape(by_token, (num_requests, num_blocks * block_size, num_heads, head_dim))
-
-    attended = _attend(padded_q[token], gather_keys(k_cache), gather_keys(v_cache), positions, seq_lens, scale)
-    return xpx.at(xp.zeros_like(padded_q), token).set(attended)[:num_tokens]
-
-
-def _attend(
+def attend(
     q: Array,  # [R, Q, Nq, D]
     k: Array,  # [R, S, Nkv, D]
     v: Array,  # [R, S, Nkv, D]

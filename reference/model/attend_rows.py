@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from reference.formats import Array
-from reference.kernels.attention import paged_attention
+from reference.kernels.paged_attention import paged_attention
 from reference.model.kv_memory import KeysValues
 from reference.model.padding import bucket_blocks, padded
 from reference.model.runner import bucket_length
