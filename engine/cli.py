@@ -22,6 +22,7 @@ COMMANDS = {
     "show": ("parity.commands.show:main", "read a kernel's two panels side by side, and what it compiles to"),
     "simulate": ("parity.commands.simulate:main", "run a kernel of a PTX text on a GPU that is simulated"),
     "compile": ("engine.commands.compile:main", "build a model's kernels ahead of time, without a GPU"),
+    "tune": ("parity.commands.tune:main", "measure which library is fastest for a model here, and keep it"),
     "bench": ("parity.bench.command:main", "measure throughput and overhead, beside a peer"),
 }
 
