@@ -11,6 +11,7 @@ import pytest
 
 from optimized.compile.arch import SM_90A, SM_100A, Arch
 from optimized.compile.library import Library
+from optimized.kernels import few_rows_grouped_launch
 from optimized.kernels.grouped_gated_linear import grouped_gated_linear
 from optimized.kernels.grouped_linear import grouped_linear
 from optimized.kernels.moe_dispatch import moe_dispatch
@@ -74,6 +75,16 @@ def test_a_row_has_the_same_bits_in_any_company(name: str, arch: Arch, kernels: 
     for rows in COMPANIES:
         some, chosen = some_rows(call, rows)
         assert np.array_equal(bits(results_of(twin, some, executor)), bits(whole[chosen])), f"rows {rows}"
+
+
+def test_another_order_of_the_sum_shows_in_some_bit(kernels: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the tests here would tell: units of other sizes begin their sums at other places."""
+    twin, executor = twin_named("grouped_linear"), SimulateExecutor(SM_90A, kernels, Gpu(CHIPS["sm_90a"]))
+    call = call_of(twin, {**next(iter(twin.corners())), **CONFIG, **SIZES["grouped_linear"]})
+    whole = results_of(twin, call, executor)
+    monkeypatch.setattr(few_rows_grouped_launch, "grouped_tiles_of", lambda *_: 3)
+    differs = np.count_nonzero(bits(results_of(twin, call, executor)) != bits(whole))
+    assert 0 < differs < whole.size / 20
 
 
 TOKENS, PER_TOKEN, HIDDEN, INTERMEDIATE = 7, 3, 72, 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +82,10 @@ def bytes_of(name: str, call: Call) -> int:
             count += int(arrays["seq_lens"].sum()) * row(array) // array.shape[2]
         elif key in ("k_cache", "v_cache"):
             count += len(arrays["slot_mapping"]) * row(array) // array.shape[2]
+        elif key == "weight" and array.ndim == 3:
+            count += experts_hit(arrays) * row(array)
+        elif key == "out":  # written where there are rows, and not read
+            count += size
         else:
             count += size + (size if key in overwritten else 0)
     for one in results(twin, call):
@@ -89,6 +94,12 @@ def bytes_of(name: str, call: Call) -> int:
             num_rows = one.shape[0]
         count += num_rows * int(np.prod(one.shape[1:])) * (2 if one.dtype == "bfloat16" else 4)
     return count
+
+
+def experts_hit(arrays: Mapping[str, Array]) -> int:
+    if "expert_ids" in arrays:
+        return len(np.unique(arrays["expert_ids"]))
+    return int(np.count_nonzero(np.diff(arrays["expert_offsets"])))
 
 
 def test_sizes_of_a_rank() -> None:
@@ -105,7 +116,11 @@ def test_every_shape_has_a_configuration_of_known_parts(name: str) -> None:
         for tokens in (DECODE, MOST_DECODES, PREFILL):
             config = config_of(name, shape, tokens)
             if config is None:
-                assert name.startswith("moe_") or name in ("router_top_k", "kv_block_copy", "paged_attention")
+                assert name.startswith(("moe_", "grouped_", "routed_")) or name in (
+                    "router_top_k",
+                    "kv_block_copy",
+                    "paged_attention",
+                )
             else:
                 assert config.keys() == corner.keys() - {"repeated"}
                 assert config.get("tokens", tokens) == tokens

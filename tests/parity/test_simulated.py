@@ -23,6 +23,7 @@ EVERY = dict.fromkeys(names(), 8) | {"moe_dispatch": 20, "qk_norm_rope_kv_write"
 EVERY |= {"linear_many_rows": 1000, "grouped_linear_many_rows": 1000, "prefill_attention": 1000}
 # Products for few rows: each is one loop, whose many variants take seconds to compile.
 EVERY |= {"linear": 20, "gated_linear": 20, "vocabulary_head": 20}
+EVERY |= {"grouped_linear": 30, "grouped_gated_linear": 30, "routed_gated_linear": 25, "routed_linear": 30}
 # Each corner of attention to paged keys is a kernel of its own, which takes seconds to compile.
 EVERY |= {"paged_attention": 35}
 # Sampling: a kernel of all ways takes up to 20 seconds to compile, and 10 to simulate.
