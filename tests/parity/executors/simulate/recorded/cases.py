@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
 
-from parity.cases import names
 from parity.twin import Config
 
 DTYPES = ("bfloat16", "float16", "float32")
@@ -160,4 +159,4 @@ def configurations(twin: str) -> Iterator[Config]:
 
 
 def all_cases() -> list[tuple[str, Config]]:
-    return [(twin, config) for twin in names() for config in configurations(twin)]
+    return [(twin, config) for twin in sorted(CHANGES) for config in configurations(twin)]
