@@ -11,7 +11,7 @@ from pathlib import Path
 from parity.twin import Twin
 
 ROOT = Path(__file__).parents[2]
-CASES, REFERENCE = "parity.cases.", "reference.kernels"
+CASES, REFERENCE, OPTIMIZED = "parity.cases.", "reference.kernels", "optimized.kernels"
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ def sources(twin: Twin) -> tuple[Source, Source]:
     reference, optimized = (function.partition(":")[0] for function in (twin.reference, twin.optimized))
     if reference.startswith(CASES):  # a few lines that hand arguments on: what is to be read is where they go
         reference = next(_references(_file(reference)), reference)
+    if optimized.startswith(CASES):
+        optimized = f"{OPTIMIZED}.{twin.name}"
     return _source(reference), _source(optimized)
 
 

@@ -115,7 +115,8 @@ def test_odd_configurations_are_errors_of_the_user_and_nothing_else_is_printed(
 def test_every_twin_has_its_texts(name: str) -> None:
     reference, optimized = sources(cases.twin_named(name))
     assert reference.path.startswith("reference/kernels/") and optimized.path.startswith("optimized/kernels/")
-    assert Path(reference.path).suffix == ".py" and "def " in reference.text and "@cute" in optimized.text
+    assert Path(reference.path).suffix == ".py" and "def " in reference.text
+    assert "@cute" in optimized.text or "device_of(" in optimized.text, "a kernel, or what launches one"
 
 
 def test_threads_are_what_the_ptx_fixes() -> None:
