@@ -1,9 +1,9 @@
 """`few_rows` over the experts that a router chose, without a dispatch: `routed_gated_linear`, `routed_linear`.
 
 A pair is a (token, k), numbered in ascending order; it is a row of its own. Each block sorts all pairs by expert for
-itself, in shared memory, and lists the experts' chunks of them (see `few_rows_grouped`). Where a pair stands among
-those of its expert is a matter of chance, as atomics have it, and shows nowhere: its result has a place of its own, and
-the same bits beside any others. One token's pairs are a matter of one warp: no two of them share a chunk.
+itself, in shared memory, and lists the experts' chunks of them (see `few_rows_grouped`). Where a pair stands in a chunk
+is a matter of chance, as atomics have it, and shows nowhere: its result has a place of its own, and the same bits beside
+any others. Which chunk it is in is not, where an expert has several: all blocks must agree. One token's pairs are a matter of one warp: no two of them share a chunk.
 
 Programmatic dependent launch, a contract between launches that follow each other: router, gate and up, down.
 `routed_gated_linear` waits for the router, and only then lets the next launch begin. So `routed_linear`, launched next,
@@ -147,7 +147,40 @@ def list_pairs(
         if rExpert[i] >= 0:
             operands.sPairs[sBegin[rExpert[i]] + rRank[i]] = thread + i * threads
     cute.arch.sync_threads()
+    _order_pairs(operands.sPairs, sBegin, total & ((1 << _COUNT_BITS) - 1), rExpert, most_rows, threads)
     return total >> _COUNT_BITS
+
+
+@cute.jit
+def _order_pairs(
+    sPairs: cute.Tensor,  # i32 [MOST_PAIRS]
+    sBegin: cute.Tensor,  # i32 [E]
+    num_pairs: cutlass.Int32,
+    rExpert: cute.Tensor,  # of `_count_pairs`
+    most_rows: cutlass.Constexpr,
+    threads: cutlass.Constexpr,
+) -> None:
+    """Put the pairs of an expert with several chunks in ascending order: blocks take different chunks, so all must find
+    the same pairs in each. Every thread must call it."""
+    thread, _, _ = cute.arch.thread_idx()
+    rPlace = cute.make_rmem_tensor((cute.size(rExpert),), cutlass.Int32)
+    rPlace.fill(-1)
+    for i in range_constexpr(cute.size(rExpert)):
+        expert = rExpert[i]
+        if expert >= 0:
+            first, end = sBegin[expert], num_pairs
+            if expert + 1 < cute.size(sBegin):
+                end = sBegin[expert + 1]
+            if end - first > most_rows:
+                place = first
+                for other in cutlass.range(first, end, unroll=1):
+                    place += cutlass.Int32(1) if sPairs[other] < thread + i * threads else cutlass.Int32(0)
+                rPlace[i] = place
+    cute.arch.sync_threads()
+    for i in range_constexpr(cute.size(rExpert)):
+        if rPlace[i] >= 0:
+            sPairs[rPlace[i]] = thread + i * threads
+    cute.arch.sync_threads()
 
 
 @cute.jit

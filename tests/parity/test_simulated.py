@@ -60,18 +60,9 @@ def failures(twin: Twin, configs: list[Config], arch: Arch, kernels: Library) ->
     return [f"{dict(record.config)}: {record.reason}" for record in records if record.status == "fail"]
 
 
-# 64 tokens of which all go to one expert: found by the hostile schedule.
-WRONG = pytest.mark.xfail(reason="issue 6: a wrong result in the second call; nothing uses it yet", strict=True)
-
-
 @pytest.mark.parametrize(
     ("name", "arch"),
-    [
-        pytest.param(name, arch, marks=[WRONG] if (name, arch) == ("routed_gated_linear", "sm_90a") else [])
-        for name in names()
-        for arch in ARCHS
-        if arch == "sm_90a" or not twin_named(name).library
-    ],
+    [(name, arch) for name in names() for arch in ARCHS if arch == "sm_90a" or not twin_named(name).library],
 )
 def test_some_corners(name: str, arch: str, kernels: Library) -> None:
     twin, first = twin_named(name), EVERY[name] // 2 if arch == "sm_100a" else 0
