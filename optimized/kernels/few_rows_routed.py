@@ -2,8 +2,9 @@
 
 A pair is a (token, k), numbered in ascending order; it is a row of its own. Each block sorts all pairs by expert for
 itself, in shared memory, and lists the experts' chunks of them (see `few_rows_grouped`). Where a pair stands in a chunk
-is a matter of chance, as atomics have it, and shows nowhere: its result has a place of its own, and the same bits beside
-any others. Which chunk it is in is not, where an expert has several: all blocks must agree. One token's pairs are a matter of one warp: no two of them share a chunk.
+is a matter of chance, as atomics have it, and shows nowhere: its result has a place of its own, and the same bits
+beside any others. Which chunk it is in is not, where an expert has several: all blocks must agree. One token's pairs
+are a matter of one warp: no two of them share a chunk.
 
 Programmatic dependent launch, a contract between launches that follow each other: router, gate and up, down.
 `routed_gated_linear` waits for the router, and only then lets the next launch begin. So `routed_linear`, launched next,
