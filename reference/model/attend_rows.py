@@ -17,7 +17,7 @@ import numpy as np
 
 from reference.formats import Array
 from reference.kernels.paged_attention import paged_attention
-from reference.model.kv_memory import KeysValues
+from reference.model.kv_memory import KeysValues, values_of
 from reference.model.padding import bucket_blocks, padded
 from reference.model.runner import bucket_length
 from reference.serving.runner import Batch
@@ -78,7 +78,7 @@ def widths(max_query_len: int, max_blocks: int) -> list[int]:
 
 def attend_rows(
     q: Array,  # [T, Nq, D]
-    memory: KeysValues,  # in q's dtype
+    memory: KeysValues,
     group: RowGroup,
     attended: Array,  # [T, Nq, D]
     max_query_len: int,
@@ -90,7 +90,9 @@ def attend_rows(
         # Queries stand one after another: either a row has no more than one, or there is no other row.
         query_start = jnp.concat([jnp.zeros(1, jnp.int32), jnp.cumsum(count, dtype=jnp.int32)])
         table = block_table[:, :width]
-        return paged_attention(queries, *memory, table, query_start, seq_len, max_query_len=max_query_len)
+        # Here, where XLA reads only the table's blocks: outside it makes numbers of the whole memory, each step.
+        values = values_of(memory, q.dtype)
+        return paged_attention(queries, *values, table, query_start, seq_len, max_query_len=max_query_len)
 
     branches = [partial(attend, width) for width in widths(max_query_len, group.block_table.shape[1])]
 

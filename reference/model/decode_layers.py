@@ -16,7 +16,7 @@ from reference.formats import Array
 from reference.kernels.embedding import embedding
 from reference.model.attend_rows import RowGroup, attend_rows
 from reference.model.config import ModelConfig
-from reference.model.kv_memory import KeysValues, Slots, values_of, write
+from reference.model.kv_memory import KeysValues, Slots, write
 from reference.model.qwen3 import Positions, after_attention, before_attention, logits
 from reference.model.weights import Layer, Weights
 
@@ -55,6 +55,6 @@ def decode_layers(
     for layer, memory in zip(layers, kv, strict=True):
         q, k, v = before_attention(layer, config, x, rows.positions)
         written.append(write(k, v, memory, rows.slots))
-        attended = attend_rows(q, values_of(written[-1], q.dtype), rows.group, jnp.zeros_like(q), 1)
+        attended = attend_rows(q, written[-1], rows.group, jnp.zeros_like(q), 1)
         x = after_attention(layer, config, x, attended)
     return x, written, logits(ends, config, x[rows.sampled]) if is_last else None

@@ -30,7 +30,7 @@ from reference.model.attend_rows import RowGroup, attend_rows, row_groups
 from reference.model.config import ModelConfig
 from reference.model.decode_layers import DecodeRows, decode_layers, parts_of
 from reference.model.in_flight import InFlight
-from reference.model.kv_memory import KeysValues, Slots, padded_slots, storage_dtype, values_of, write
+from reference.model.kv_memory import KeysValues, Slots, padded_slots, storage_dtype, write
 from reference.model.padding import bucket_queries, bucket_rows, padded, padded_rows
 from reference.model.qwen3 import Positions, after_attention, before_attention, logits
 from reference.model.runner import LOGIT_ROWS, keep_compiled_code
@@ -107,7 +107,7 @@ class PagedRunner:
         config = self.config
 
         def attend(q: Array, kv: KeysValues, group: RowGroup, attended: Array, max_query_len: int) -> Array:
-            return attend_rows(q, values_of(kv, q.dtype), group, attended, max_query_len)
+            return attend_rows(q, kv, group, attended, max_query_len)
 
         def decode(
             layers: tuple[Layer, ...],
