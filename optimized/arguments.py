@@ -13,8 +13,10 @@ from typing import NoReturn
 from optimized.device import Device, Tensor, dtype_of
 
 FLOATS = ("float32", "float16", "bfloat16")
+HALVES = ("bfloat16", "float16")  # factors of tensor cores
 FLOAT32 = ("float32",)
 INT32 = ("int32",)
+UINT32 = ("uint32",)
 
 
 def sizes_of(
@@ -42,22 +44,46 @@ def require(operation: str, name: str, tensor: Tensor, shape: tuple[int, ...], d
 
 
 def require_apart(operation: str, name: str, tensor: Tensor, length: int) -> None:
-    """Of a tensor that is written: does no row (all that one index of the first axis has) reach into the next?
+    """Of a tensor that is written: does nothing that one index of an axis has reach into what the next one has?
 
-    length: elements of a row."""
-    if tensor.stride()[0] < length and tensor.shape[0] > 1:
+    length: elements of a row, which is all that one index of the first axis has."""
+    shape, strides = tensor.shape, tensor.stride()
+    span = 1  # from the first to the last element of one index
+    for axis in range(len(shape) - 1, 0, -1):
+        if strides[axis] < span and shape[axis] > 1:
+            raise ValueError(
+                f"{operation}: {name} is {list(shape)} with strides {list(strides)}, of which that of axis {axis} must "
+                f"be {span} or more; {name} is written, so its elements must not overlap"
+            )
+        span += (shape[axis] - 1) * strides[axis]
+    if strides[0] < max(length, span) and shape[0] > 1:
         raise ValueError(
-            f"{operation}: rows of {name} have {length} elements and begin {tensor.stride()[0]} apart; "
+            f"{operation}: rows of {name} have {length} elements and begin {strides[0]} apart; "
             f"{name} is written, so its rows must not overlap"
         )
 
 
 def require_two(operation: str, name: str, tensor: Tensor, other_name: str, other: Tensor) -> None:
     """Are two tensors that are written not one?"""
-    if tensor is other or 0 != tensor.data_ptr() == other.data_ptr():
+    if _is_one(tensor, other):
         raise ValueError(
             f"{operation}: {name} and {other_name} are the same memory; both are written, so they must differ"
         )
+
+
+def require_unread(operation: str, name: str, tensor: Tensor, **read: Tensor | None) -> None:
+    """Is a tensor that is written none of these, of which every row of it wants all, or another's?"""
+    for other_name, other in read.items():
+        if other is not None and _is_one(tensor, other):
+            raise ValueError(
+                f"{operation}: {name} and {other_name} are the same memory; {other_name} is read while {name} is "
+                "written, so they must differ"
+            )
+
+
+def _is_one(tensor: Tensor, other: Tensor) -> bool:
+    """Do they begin at one place?"""
+    return tensor is other or 0 != tensor.data_ptr() == other.data_ptr()
 
 
 def output(operation: str, name: str, out: Tensor | None, device: Device, shape: tuple[int, ...], dtype: str) -> Tensor:

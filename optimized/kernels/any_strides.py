@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass
 from cutlass import cute
 from cutlass.cute.runtime import make_fake_tensor
 
-_DTYPES = {"float32": cutlass.Float32, "int32": cutlass.Int32, "uint32": cutlass.Uint32}
+from optimized.kernels.rows import DTYPES, itemsize
 
 
 def any_strides(dtype: str, *shape: Any) -> Any:
     """A fake tensor of any strides. They have 64 bits: see `rows_of`."""
     strides = tuple(cute.sym_int64() for _ in shape)
-    return make_fake_tensor(_DTYPES[dtype], shape, strides, assumed_align=4)
+    return make_fake_tensor(DTYPES[dtype], shape, strides, assumed_align=itemsize(dtype))

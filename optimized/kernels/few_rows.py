@@ -13,16 +13,21 @@ weight's shape and the chip alone (`tiles_of`). So nothing depends on how many r
 is, or what another holds: a row has the same bits alone and in any company.
 
 A kernel is a subclass, and says by its methods where a unit's rows lie (`describe`, `point`), and what is done with
-its sums (`load_beside`, `write`). With `pdl` (programmatic dependent launch) it begins while the kernel before it
-still runs: the first stages of the weight are under way before it waits for that one's results, x among them."""
+its sums (`load_beside`, `write`).
+
+With `pdl` (programmatic dependent launch) it begins while the kernel before it still runs: the first stages of the
+weight, and of a norm's, are under way before it waits for that one's results, x among them. So that kernel must not
+write weights. One that does not begin early (`begins_early`) waits first, and only then lets the next one begin."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 from cutlass import const_expr, cute, range_constexpr
+from cutlass.cute.runtime import make_fake_tensor
 from cutlass.memory import SmemAllocator
 
 from optimized.compile.kernel import Kernel
@@ -42,7 +47,7 @@ from optimized.kernels.few_rows_sum import (
     shared_squares,
     shared_sums,
 )
-from optimized.kernels.rows import itemsize
+from optimized.kernels.rows import DTYPES, itemsize, rows_of
 
 
 @dataclass(frozen=True)
@@ -145,35 +150,62 @@ class FewRows(Kernel):
     def units_of_weight(self) -> int:
         return -(-self.out_features // self.part_rows)
 
-    # What a kernel says of its units. operands: what `stream` was given, a tuple of tensors.
+    def fake_x(self, num_rows: Any) -> Any:
+        """[num_rows, K], rows contiguous. One row has no next: its stride may be any."""
+        shape = num_rows, self.in_features
+        return make_fake_tensor(DTYPES[self.dtype], shape, (cute.sym_int64(), 1), assumed_align=self.x_access)
 
+    def fake_out(self, num_rows: Any) -> Any:
+        """[num_rows, N], rows contiguous, wherever they begin."""
+        return rows_of(self.dtype, num_rows, self.out_features, 1)
+
+    def launch(self, operands: tuple[Any, ...], blocks: Any, stream: Any) -> None:
+        self.kernel(operands).launch(
+            grid=[blocks, 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+            use_pdl=self.pdl,
+            min_blocks_per_mp=1,
+        )
+
+    @cute.kernel
+    def kernel(self, operands: tuple[Any, ...]) -> None:
+        self.stream(self.beside_ring(operands))
+
+    # What a kernel says of its units. operands: what `beside_ring` makes of those it was launched with.
+
+    def beside_ring(self, operands: Any) -> Any:
+        """With whatever else of shared memory the kernel's own methods take."""
+        return operands
+
+    @abstractmethod
     def num_units(self, operands: Any) -> Any:
-        return cutlass.Int32(self.units_of_weight)
+        """One more than the number of the block's last. Every thread must call it."""
 
+    @abstractmethod
     def describe(self, operands: Any, unit: cutlass.Int32, rUnit: cute.Tensor) -> None:
         """rUnit, i32 [unit_words]: the unit's first row of each part, how many rows of x it has (1 to 8 row_tiles), and
         whatever else the kernel's own methods want to know."""
-        raise NotImplementedError
 
+    @abstractmethod
     def point(self, operands: Any, rUnit: cute.Tensor, rWeight: cute.Tensor, rX: cute.Tensor) -> None:
         """rWeight, i64 [parts]: of each part, the address of this lane's byte of its first row of the unit, as
         `lane_place` says. rX, i64 [x_words]: likewise, what `x_source` wants to know."""
-        raise NotImplementedError
 
     def x_source(self, rX: cute.Tensor, access: int) -> tuple[cutlass.Int64, int]:
         """Address of this lane's byte of the row of x that it copies with an access, and bytes behind that."""
         return rX[access], 0
 
-    def norm_weight_of(self, operands: Any) -> cute.Tensor:  # [K], x's dtype
-        raise NotImplementedError
+    def norm_weight_of(self, operands: Any) -> Any:  # [K], x's dtype; None where rows are not normalised
+        return None
 
     def load_beside(self, operands: Any, rUnit: cute.Tensor, m: Any, n: Any, rBeside: cute.Tensor) -> None:
         """rBeside, f32 [beside_words]: what result (m, n) needs beside the product, loaded while that is computed. m:
         row of x in the unit; n: row of a part of the weight."""
 
+    @abstractmethod
     def write(self, operands: Any, rUnit: cute.Tensor, m: Any, n: Any, rSum: Any, rBeside: Any, rKept: Any) -> None:
         """What is done with result (m, n). rSum, f32 [parts]: its sums; rKept, f32 [kept_words]."""
-        raise NotImplementedError
 
     def begin(self, rKept: cute.Tensor) -> None:
         """Before the first unit. rKept, f32 [kept_words, passes]: see `keeps_rows`."""
@@ -201,9 +233,9 @@ class FewRows(Kernel):
         self.begin(rKept)
         is_early = self.pdl and self.begins_early
         if const_expr(self.pdl):
-            cute.arch.griddepcontrol_launch_dependents()
-            if const_expr(not is_early):
+            if const_expr(not is_early):  # what the launch before wrote is there for the next from its very beginning
                 cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
         units = self.num_units(operands)
         ahead = new_source(self)
         begin_source(self, operands, ahead, units)

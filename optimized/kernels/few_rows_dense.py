@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from math import gcd
 from typing import Any
 
 import cutlass
 from cutlass import cute, range_constexpr
 from cutlass.cute.runtime import make_fake_tensor
 
-from optimized.arguments import require, sizes_of
-from optimized.device import Device, Tensor, alignment_of, dtype_of
+from optimized.arguments import HALVES, require, sizes_of
+from optimized.device import Device, Tensor, dtype_of
 from optimized.kernels.few_rows import FewRows
-from optimized.kernels.few_rows_launch import MOST_ROWS, few_rows_launch
+from optimized.kernels.few_rows_launch import MOST_ROWS, access_of, few_rows_launch, strides_of
 from optimized.kernels.few_rows_ring import lane_place, rows_at_once
-from optimized.kernels.rows import DTYPES, itemsize
-
-HALVES = ("bfloat16", "float16")
+from optimized.kernels.linear_many_rows import is_aligned
+from optimized.kernels.rows import DTYPES
+from optimized.libraries import QUACK, library_versions
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,10 @@ class DenseFewRows(FewRows):
     def fake_inputs(self, num_rows: Any) -> tuple[Any, Any, Any]:
         """x, the weight, and the norm's weight."""
         dtype, k = DTYPES[self.dtype], self.in_features
-        # One row has no next: its stride may be any.
-        x = make_fake_tensor(dtype, (num_rows, k), (cute.sym_int64(), 1), assumed_align=self.x_access)
         shape, strides = (self.parts * self.out_features, k), (self.weight_stride, 1)
         weight = make_fake_tensor(dtype, shape, strides, assumed_align=self.weight_access)
         norm_weight = make_fake_tensor(dtype, (k,), (1,), assumed_align=self.weight_access)
-        return x, weight, norm_weight if self.has_norm else None
-
-    def fake_rows(self, dtype: str, num_rows: Any) -> Any:
-        """[T, N], rows contiguous, wherever they begin."""
-        shape = num_rows, self.out_features
-        return make_fake_tensor(DTYPES[dtype], shape, (cute.sym_int64(), 1), assumed_align=itemsize(dtype))
+        return self.fake_x(num_rows), weight, norm_weight if self.has_norm else None
 
     def chunks(self, num_rows: Any) -> Any:
         return (num_rows + 8 * self.row_tiles - 1) // (8 * self.row_tiles)
@@ -104,10 +96,14 @@ def dense_constants(
     weight_bias: float,
     pdl: bool,
 ) -> dict[str, Any]:
-    """Of a `DenseFewRows`, whose x and weight are checked. Errors: ValueError, TypeError for a norm weight
-    that does not fit, and for more rows than are normalised."""
+    """Of a `DenseFewRows`, whose x and weight are checked. Errors: ValueError, TypeError for a norm weight that does
+    not fit, what belongs to a norm where there is none, and more rows than are normalised."""
     num_rows, in_features = x.shape
     dtype = dtype_of(x)
+    if norm_weight is None and (eps, weight_bias) != (0.0, 0.0):
+        raise ValueError(
+            f"{operation}: eps is {eps} and weight_bias {weight_bias}, which are a norm's, and there is no norm_weight"
+        )
     if norm_weight is not None and num_rows > MOST_ROWS:
         raise ValueError(
             f"{operation}: up to {MOST_ROWS} rows are normalised with the product, these are {num_rows}: normalise "
@@ -133,27 +129,21 @@ def dense_constants(
         "in_features": in_features,
         "out_features": weight.shape[0] // parts,
         "dtype": dtype,
-        "weight_stride": _stride(weight),
-        "weight_access": _access(weight, *beside),
-        "x_access": _access(x),
+        "weight_stride": strides_of(weight)[0],
+        "weight_access": access_of(weight, *beside),
+        "x_access": access_of(x),
         **asdict(launch),
         "pdl": bool(pdl),
-        "x_stride": _stride(x),
+        "x_stride": strides_of(x)[0],
         "is_normed": norm_weight is not None,
-        "eps": 0.0 if norm_weight is None else float(eps),
-        "weight_bias": 0.0 if norm_weight is None else float(weight_bias),
+        "eps": float(eps),
+        "weight_bias": float(weight_bias),
     }
 
 
-def _stride(rows: Tensor) -> int:
-    """Elements from one row to the next; of one row alone, its own."""
-    return rows.stride()[0] if rows.shape[0] > 1 else rows.shape[1]
-
-
-def _access(rows: Tensor, *beside: Tensor) -> int:
-    """Bytes of the widest copy, 16 at most, that suits all rows of a tensor, and tensors of one row beside it."""
-    size = itemsize(dtype_of(rows))
-    return gcd(16, alignment_of(rows, *beside), rows.shape[1] * size, _stride(rows) * size)
+def quack_takes(*tensors: Tensor) -> bool:
+    """Is the product of quack-kernels installed, and do these begin where it can read them?"""
+    return library_versions(QUACK)[QUACK] != "" and all(map(is_aligned, tensors))
 
 
 def dense_sizes(operation: str, x: Tensor, weight: Tensor, rows: str) -> tuple[int, int, int]:

@@ -11,13 +11,14 @@ row of the weight alone, as `few_rows` says, and columns of a product of the ten
 
 Programmatic dependent launch, a contract between launches that follow each other: dispatch, gate and up, down. Where a
 weight's rows lie depends on expert_offsets, which dispatch writes. `grouped_gated_linear` waits for it, and only then
-lets the next launch begin (`few_rows` would do so before). So whatever is launched next may read expert_offsets, and
+lets the next launch begin (see `few_rows`). So whatever is launched next may read expert_offsets, and
 whatever else dispatch wrote, before it waits itself: `grouped_linear` does, and has its first weights under way before
 gate and up are done.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from cutlass.cute.runtime import make_fake_tensor
 from optimized.kernels.few_rows import FewRows
 from optimized.kernels.few_rows_grouped_list import EXPERT_SHIFT, list_chunks, load_begins
 from optimized.kernels.few_rows_ring import lane_place, rows_at_once
-from optimized.kernels.rows import DTYPES, itemsize
+from optimized.kernels.rows import DTYPES
 
 
 class GroupedOperands(NamedTuple):
@@ -58,17 +59,6 @@ class GroupedFewRows(FewRows):
         strides = self.expert_stride, self.weight_stride, 1
         return make_fake_tensor(DTYPES[self.dtype], shape, strides, assumed_align=self.weight_access)
 
-    def fake_x(self, num_rows: Any) -> Any:
-        stride = cute.sym_int64(divisibility=self.x_access // self.itemsize)
-        shape = num_rows, self.in_features
-        return make_fake_tensor(DTYPES[self.dtype], shape, (stride, 1), assumed_align=self.x_access)
-
-    def fake_out(self, num_rows: Any) -> Any:
-        """Rows contiguous, wherever they begin."""
-        shape = num_rows, self.out_features
-        align = itemsize(self.dtype)
-        return make_fake_tensor(DTYPES[self.dtype], shape, (cute.sym_int64(), 1), assumed_align=align)
-
     @property
     def most_rows(self) -> int:
         """Of a chunk."""
@@ -83,9 +73,9 @@ class GroupedFewRows(FewRows):
         stride = cutlass.Int64(operands.mX.stride[0]) * self.itemsize
         return operands.mX.iterator.toint() + cutlass.Int64(number) * stride
 
+    @abstractmethod
     def x_address(self, operands: Any, row: cutlass.Int32) -> cutlass.Int64:
         """Of what a row of the experts is multiplied by."""
-        raise NotImplementedError
 
     def prepare(self, operands: Any) -> None:
         """What a block does before its threads first meet."""

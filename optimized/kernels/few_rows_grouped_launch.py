@@ -5,18 +5,22 @@ As for the dense one, what decides a result's bits (`grouped_tiles_of`) depends 
 
 from __future__ import annotations
 
-from math import gcd, isqrt
+from math import isqrt
 
 from optimized.compile.arch import Arch
-from optimized.device import Tensor, alignment_of, dtype_of
 from optimized.kernels.few_rows_grouped_list import list_bytes
-from optimized.kernels.few_rows_launch import CHUNK_BYTES, MOST_ROWS, WARPS, FewRowsLaunch, exchange_bytes
-from optimized.kernels.rows import itemsize
+from optimized.kernels.few_rows_launch import (
+    CHUNK_BYTES,
+    MOST_ROWS,
+    MOST_STAGES,
+    WARPS,
+    FewRowsLaunch,
+    exchange_bytes,
+    tiles_of,
+)
 
 MAX_EXPERTS = 512
 _TYPICAL_HITS = 8  # experts that one token goes to, in the models at hand
-_MOST_TILES = 3
-_MOST_STAGES = 8
 
 
 def grouped_launch(
@@ -63,22 +67,9 @@ def stages_of(arch: Arch, tiles: int, row_tiles: int, list_size: int) -> int:
     stages = (arch.shared_bytes_per_sm // 2 - 1024 - beside) // stage_bytes
     if stages < 3:
         stages = (arch.shared_bytes_per_block - beside) // stage_bytes
-    return min(_MOST_STAGES, stages)
+    return min(MOST_STAGES, stages)
 
 
 def grouped_tiles_of(num_sms: int, num_experts: int, out_features: int, parts: int = 1) -> int:
-    """Tiles of a unit: those for which the busiest multiprocessor has the fewest rows of the weight when one token's
-    experts are hit; the most of these."""
-
-    def busiest(tiles: int) -> int:
-        units = -(-parts * out_features // (16 * tiles)) * min(num_experts, _TYPICAL_HITS)
-        return -(-units // num_sms) * 16 * tiles
-
-    return min(range(1, _MOST_TILES + 1), key=lambda tiles: (busiest(tiles), -tiles))
-
-
-def access_of(tensor: Tensor) -> int:
-    """Bytes of the widest copy, 16 at most, that suits all rows (along the last axis) of a tensor."""
-    size = itemsize(dtype_of(tensor))
-    strides = [tensor.stride()[axis] * size for axis, length in enumerate(tensor.shape[:-1]) if length > 1]
-    return gcd(16, alignment_of(tensor), tensor.shape[-1] * size, *strides)
+    """Tiles of a unit: those that are best when one token's experts are hit."""
+    return tiles_of(num_sms, out_features, parts, weights=min(num_experts, _TYPICAL_HITS))

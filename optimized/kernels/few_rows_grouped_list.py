@@ -9,6 +9,7 @@ from cutlass import cute, range_constexpr
 from cutlass.memory import SmemAllocator
 
 from optimized.compile.launch_policy import WARP
+from optimized.kernels.scan import sum_up_to_lane
 
 EXPERT_SHIFT = 8  # a chunk's second word: its rows, and from this bit on its expert
 TOKENS_HELD = 1024  # rows whose tokens a block keeps in shared memory
@@ -59,11 +60,7 @@ def add_up(
 ) -> tuple[cutlass.Int32, cutlass.Int32]:
     """The sum of the values of all threads before this one, and of all. Every thread must call it."""
     warp, lane = cute.arch.warp_idx(), cute.arch.lane_idx()
-    end = value
-    for i in range_constexpr(5):
-        below = cute.arch.shuffle_sync_up(end, 1 << i, mask_and_clamp=0)
-        if lane >= (1 << i):
-            end += below
+    end = sum_up_to_lane(value)
     if lane == WARP - 1:
         sTotals[warp] = end
     cute.arch.sync_threads()

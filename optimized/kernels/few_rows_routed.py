@@ -61,12 +61,12 @@ class RoutedFewRows(GroupedFewRows):
     experts_per_token: int
     is_alone: bool  # one token, of up to WARP experts?
 
-    def operands(
-        self, mX: cute.Tensor, mWeight: cute.Tensor, mIds: cute.Tensor, mOut: cute.Tensor, *others: Any
-    ) -> RoutedOperands:
-        chunks = shared_chunks(self.num_experts + MOST_PAIRS // self.most_rows)
-        words = (shared_words(count) for count in (WARPS, self.num_experts, MOST_PAIRS))
-        return RoutedOperands(mX, mWeight, mIds, mOut, chunks, *words, *others)
+    def beside_ring(self, operands: tuple[Any, ...]) -> RoutedOperands:
+        """Of mX, mWeight, mIds, mOut, and what more there is of `RoutedOperands`."""
+        mX, mWeight, mIds, mOut, *others = operands
+        sChunks = shared_chunks(self.num_experts + MOST_PAIRS // self.most_rows)
+        sTotals, sBegin, sPairs = (shared_words(count) for count in (WARPS, self.num_experts, MOST_PAIRS))
+        return RoutedOperands(mX, mWeight, mIds, mOut, sChunks, sTotals, sBegin, sPairs, *others)
 
     def fake_pairs(self, dtype: str, num_tokens: Any, length: int, access: int) -> Any:
         """[T, K, length], rows contiguous, wherever they begin; access: bytes of one."""

@@ -13,6 +13,7 @@ from cutlass import const_expr, cute, range_constexpr
 from cutlass.memory import SmemAllocator
 
 from optimized.kernels.few_rows_launch import CHUNK_BYTES, PASS_TILES, WARPS, column_floats
+from optimized.ptx.cvt_pair import rounded_pair
 from optimized.ptx.mma_sync import mma_16x8x16
 from optimized.ptx.words import load_shared_words
 
@@ -115,12 +116,10 @@ def _add_squares(total: cutlass.Float32, word: cutlass.Int32) -> cutlass.Float32
     return total
 
 
-def _times(word: cutlass.Int32, factors: cutlass.Int32, bias: float) -> cutlass.Int32:
+def _times(word: cutlass.Int32, factors: cutlass.Int32, bias: float) -> cutlass.Uint32:
     """x * (factor + bias), rounded to bfloat16, of two."""
-    products = [of(word) * (of(factors) + bias) for of in (_low, _high)]
-    return cute.arch.inline_ptx(
-        "cvt.rn.bf16x2.f32 {$w0}, {$r1}, {$r0};", write_only_types=[cutlass.Int32], read_only_args=products
-    )
+    low, high = (of(word) * (of(factors) + bias) for of in (_low, _high))
+    return rounded_pair(low, high, "bfloat16")
 
 
 @cute.jit

@@ -1,27 +1,22 @@
 """The gated activation of an MLP on a GPU: gate and up in one tensor, as one matrix product leaves them.
 
-Rounding: that of the reference, one at the end. In float32 every step is the reference's own, so that only exp is not
-the same to the bit: products that an addition follows are kept from becoming one fused operation. For outputs of 16
-bits exp and the reciprocal are the chip's approximations, which err by a few ULPs of float32: no output shows it.
+Rounding: that of the reference, one at the end. See `activation` for what is computed.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import const_expr, cute, range_constexpr
+from cutlass import cute, range_constexpr
 
 from optimized.arguments import output, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.activation import activated, half_of, require_activation
 from optimized.kernels.items import ItemLaunch, access, item, item_launch, num_blocks
-from optimized.kernels.precise import exp_of_negative, product
 from optimized.kernels.rows import Vectorized, common_vector, rows_of
-
-KINDS = ("silu", "gelu", "gelu_pytorch_tanh")
 
 
 @dataclass(frozen=True)
@@ -73,49 +68,14 @@ class GatedActivation(Vectorized, Kernel):
             if row < num_rows:
                 for element in range_constexpr(self.vector):
                     gate, up = rGate[element, i].to(cutlass.Float32), rUp[element, i].to(cutlass.Float32)
-                    rGate[element, i] = (self.activation(gate) * up).to(mOut.element_type)
+                    rGate[element, i] = (activated(gate, self.kind, self.dtype) * up).to(mOut.element_type)
                 cute.autovec_copy(rGate[None, i], access(mOut[row, None], self.vector, number))
-
-    @cute.jit
-    def activation(self, x: cutlass.Float32) -> cutlass.Float32:
-        """In the forms of the reference, which cancel nowhere."""
-        if const_expr(self.kind == "silu"):
-            result = x * self.sigmoid(x)
-        elif const_expr(self.kind == "gelu"):
-            result = x * (self.erfc(x * -math.sqrt(0.5)) * 0.5)
-        else:
-            # NaN stays NaN: a comparison with it is false.
-            bounded = cutlass.Float32(1e4) if x > 1e4 else (cutlass.Float32(-1e4) if x < -1e4 else x)
-            cube = product(product(product(bounded, 0.044715), bounded), bounded)
-            result = x * self.sigmoid(2.0 * product(bounded + cube, math.sqrt(2.0 / math.pi)))
-        return result
-
-    @cute.jit
-    def sigmoid(self, x: cutlass.Float32) -> cutlass.Float32:
-        magnitude = cute.math.abs(x)
-        if const_expr(self.dtype == "float32"):
-            decay = exp_of_negative(-magnitude)
-            result = (cutlass.Float32(1.0) if x >= 0.0 else decay) / (1.0 + decay)
-        else:
-            decay = cute.math.exp2(magnitude * -math.log2(math.e), approx=True)
-            result = (cutlass.Float32(1.0) if x >= 0.0 else decay) * cute.math.rcp(1.0 + decay, approx=True, ftz=True)
-        return result
-
-    @cute.jit
-    def erfc(self, x: cutlass.Float32) -> cutlass.Float32:
-        """The compiler's erfc errs by up to 4 ULPs in float32; SciPy's, which the reference calls, is a double's
-        rounded, and so is this one where it shows."""
-        if const_expr(self.dtype == "float32"):
-            result = cute.math.erfc(x.to(cutlass.Float64)).to(cutlass.Float32)
-        else:
-            result = cute.math.erfc(x)
-        return result
 
 
 def gated_activation(
     gate_up: Tensor,  # [T, 2 I], rows contiguous: gate, then up
     *,
-    kind: str,  # one of KINDS
+    kind: str,  # one of reference.model.config.ACTIVATIONS
     out: Tensor | None = None,  # [T, I]
 ) -> Tensor:  # [T, I], gate_up's dtype: `out`, or new memory
     """act(gate) * up, element by element.
@@ -123,15 +83,10 @@ def gated_activation(
     Errors: ValueError for an activation that is not known, or an odd number of channels; ValueError, TypeError for
     tensors that do not fit.
     """
-    if kind not in KINDS:
-        raise ValueError(f"unknown activation {kind!r}; known are {', '.join(KINDS)}")
+    require_activation("gated_activation", kind)
     device = device_of(gate_up)
     num_rows, channels = sizes_of("gated_activation", "gate_up", gate_up, ("T", "2 I"))
-    if channels % 2:
-        raise ValueError(
-            f"gated_activation: gate_up has {channels} channels; gate and up must have as many as each other"
-        )
-    intermediate_size = channels // 2
+    intermediate_size = half_of("gated_activation", "gate_up", channels, "channels")
     dtype = dtype_of(gate_up)
     out = output("gated_activation", "out", out, device, (num_rows, intermediate_size), dtype)
     if num_rows == 0:

@@ -10,11 +10,11 @@ from typing import Any
 
 from cutlass import cute
 
-from optimized.arguments import output
+from optimized.arguments import output, require_unread
 from optimized.device import Device, Tensor, device_of, dtype_of
-from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes
+from optimized.kernels.activation import activated, half_of, require_activation
+from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes, quack_takes
 from optimized.kernels.few_rows_launch import FEW_ROWS
-from optimized.kernels.gated_activation import KINDS, GatedActivation
 from optimized.kernels.linear_many_rows import linear_many_rows
 
 
@@ -28,7 +28,7 @@ class GatedLinear(DenseFewRows):
 
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
-        return *self.fake_inputs(num_rows), self.fake_rows(self.dtype, num_rows)
+        return *self.fake_inputs(num_rows), self.fake_out(num_rows)
 
     @cute.jit
     def __call__(
@@ -39,29 +39,19 @@ class GatedLinear(DenseFewRows):
         mOut: cute.Tensor,  # [T, I]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mNormWeight, mOut).launch(
-            grid=[self.grid(mX.shape[0]), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
-
-    @cute.kernel
-    def kernel(self, mX: cute.Tensor, mWeight: cute.Tensor, mNormWeight: Any, mOut: cute.Tensor) -> None:
-        self.stream((mX, mWeight, mNormWeight, mOut))
+        self.launch((mX, mWeight, mNormWeight, mOut), self.grid(mX.shape[0]), stream)
 
     @cute.jit
     def write(self, operands: Any, rUnit: cute.Tensor, m: Any, n: Any, rSum: Any, rBeside: Any, rKept: Any) -> None:
-        activation = GatedActivation(self.out_features, self.dtype, self.kind, 1, 1, 1).activation
-        operands[3][rUnit[2] + m, n] = (activation(rSum[0]) * rSum[1]).to(operands[3].element_type)
+        gate = activated(rSum[0], self.kind, self.dtype)
+        operands[3][rUnit[2] + m, n] = (gate * rSum[1]).to(operands[3].element_type)
 
 
 def gated_linear(
     x: Tensor,  # [T, K], rows contiguous
     weight: Tensor,  # [2 I, K], rows contiguous, gate above up
     *,
-    kind: str,  # one of `gated_activation.KINDS`
+    kind: str,  # one of reference.model.config.ACTIVATIONS
     norm_weight: Tensor | None = None,  # [K]
     eps: float = 0.0,
     weight_bias: float = 0.0,
@@ -71,16 +61,16 @@ def gated_linear(
 ) -> Tensor:  # [T, I], x's dtype: `out`, or new memory
     """act(x Wg^T) * (x Wu^T), of bfloat16 or float16. Norm, invariant, pdl and errors: see `linear`; ValueError for an
     activation that is not known, and for an odd number of rows of the weight too."""
-    if kind not in KINDS:
-        raise ValueError(f"gated_linear: unknown activation {kind!r}; known are {', '.join(KINDS)}")
+    require_activation("gated_linear", kind)
     device = device_of(x)
     num_rows, _, weight_rows = dense_sizes("gated_linear", x, weight, "2 I")
-    if weight_rows % 2:
-        raise ValueError(f"gated_linear: weight has {weight_rows} rows; gate and up must have as many as each other")
-    out = output("gated_linear", "out", out, device, (num_rows, weight_rows // 2), dtype_of(x))
+    size = half_of("gated_linear", "weight", weight_rows, "rows")
+    out = output("gated_linear", "out", out, device, (num_rows, size), dtype_of(x))
+    require_unread("gated_linear", "out", out, x=x, weight=weight)
     if num_rows == 0:
         return out
-    if num_rows > FEW_ROWS and not invariant and norm_weight is None and kind == "silu":
+    is_for_many = num_rows > FEW_ROWS and not invariant and norm_weight is None and kind == "silu"
+    if is_for_many and quack_takes(x, weight, out):
         return linear_many_rows(x, weight, activation=kind, out=out)
     kernel = gated_linear_kernel(device, x, weight, norm_weight, kind=kind, eps=eps, weight_bias=weight_bias, pdl=pdl)
     device.run(kernel, x, weight, norm_weight, out)

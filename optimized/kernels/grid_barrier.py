@@ -19,7 +19,10 @@ Why that is right:
 The counter must be 0 when it is first used, and two launches that may run at the same time must not share it. So a
 device has a pool of counters, zeroed before anything is launched on it, and `Device.barrier_counter` says which one a
 launch takes (`optimized.counters` has the rule):
-- A launch that is made now takes the one of the current stream: launches of a stream follow each other.
+- A launch that is made now takes the one of the current stream: launches of a stream follow each other. One that is
+  let begin before the one before it has ended (programmatic dependent launch) must wait for that end before it comes to
+  a barrier. It cannot keep a block of that one from starting: it is let begin by all of that one's blocks, so that all
+  are resident, or have ended, by then.
 - A launch that is captured into a graph takes one of its own, which no other launch ever gets, captured or not. Replays
   of one graph follow each other, and two graphs share none. It is a graph that was instantiated once, as torch does;
   two instances of one captured graph must not be replayed at once.

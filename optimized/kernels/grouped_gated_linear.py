@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import const_expr, cute
+from cutlass import cute
 
-from optimized.arguments import INT32, output, sizes_of
+from optimized.arguments import INT32, output, require_unread, sizes_of
 from optimized.device import Device, Tensor, device_of, dtype_of
+from optimized.kernels.activation import activated, half_of, require_activation
 from optimized.kernels.few_rows_grouped import GroupedFewRows, GroupedOperands
 from optimized.kernels.few_rows_grouped_list import TOKENS_HELD, hold_tokens, shared_chunks, shared_words, token_of
 from optimized.kernels.few_rows_launch import WARPS
-from optimized.kernels.gated_activation import KINDS, GatedActivation
 from optimized.kernels.grouped_linear import grouped_constants, grouped_sizes
 from optimized.kernels.rows import vector_of
 
@@ -46,22 +46,12 @@ class GroupedGatedLinear(GroupedFewRows):
         mOut: cute.Tensor,  # [R, I]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mOffsets, mTokens, mOut).launch(
-            grid=[self.grid(mTokens.shape[0]), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
+        self.launch((mX, mWeight, mOffsets, mTokens, mOut), self.grid(mTokens.shape[0]), stream)
 
-    @cute.kernel
-    def kernel(
-        self, mX: cute.Tensor, mWeight: cute.Tensor, mOffsets: cute.Tensor, mTokens: cute.Tensor, mOut: cute.Tensor
-    ) -> None:
+    def beside_ring(self, operands: tuple[Any, ...]) -> GroupedOperands:
+        mX, mWeight, mOffsets, mTokens, mOut = operands
         sChunks, sTotals, sTokens = shared_chunks(2 * self.num_experts), shared_words(WARPS), shared_words(TOKENS_HELD)
-        if const_expr(self.pdl):
-            cute.arch.griddepcontrol_wait()  # before `stream` lets the next launch begin: see `few_rows_grouped`
-        self.stream(GroupedOperands(mX, mWeight, mOffsets, mOut, sChunks, sTotals, sTokens, mTokens))
+        return GroupedOperands(mX, mWeight, mOffsets, mOut, sChunks, sTotals, sTokens, mTokens)
 
     def prepare(self, operands: GroupedOperands) -> None:
         hold_tokens(operands.mTokens, operands.sTokens, self.threads)
@@ -76,7 +66,7 @@ class GroupedGatedLinear(GroupedFewRows):
     ) -> None:
         row = rUnit[3] + m
         if token_of(operands.mTokens, operands.sTokens, row) >= 0:
-            gate = GatedActivation(self.out_features, self.dtype, self.kind, 1, 1, 1).activation(rSum[0])
+            gate = activated(rSum[0], self.kind, self.dtype)
             operands.mOut[row, n] = (gate * rSum[1]).to(operands.mOut.element_type)
 
 
@@ -86,7 +76,7 @@ def grouped_gated_linear(
     expert_offsets: Tensor,  # i32 [E + 1], see `moe_dispatch`
     src_token: Tensor,  # i32 [R]
     *,
-    kind: str,  # of the activation, one of `gated_activation.KINDS`
+    kind: str,  # of the activation, one of reference.model.config.ACTIVATIONS
     pdl: bool = False,
     out: Tensor | None = None,  # [R, I]
 ) -> Tensor:  # [R, I], x's dtype: `out`, or new memory
@@ -103,13 +93,10 @@ def grouped_gated_linear(
     device = device_of(x)
     num_tokens, _, features = grouped_sizes("grouped_gated_linear", x, weight, expert_offsets)
     (num_rows,) = sizes_of("grouped_gated_linear", "src_token", src_token, ("R",), INT32)
-    if features % 2:
-        raise ValueError(
-            f"grouped_gated_linear: weight has {features} rows an expert; gate and up must have as many each"
-        )
-    if kind not in KINDS:
-        raise ValueError(f"grouped_gated_linear: unknown activation {kind!r}; known are {', '.join(KINDS)}")
-    out = output("grouped_gated_linear", "out", out, device, (num_rows, features // 2), dtype_of(x))
+    size = half_of("grouped_gated_linear", "weight", features, "rows an expert")
+    require_activation("grouped_gated_linear", kind)
+    out = output("grouped_gated_linear", "out", out, device, (num_rows, size), dtype_of(x))
+    require_unread("grouped_gated_linear", "out", out, x=x, weight=weight)
     if num_tokens == 0 or num_rows == 0:
         return out
     kernel = grouped_gated_linear_kernel(device, x, weight, src_token, kind=kind, pdl=pdl)

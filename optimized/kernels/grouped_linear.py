@@ -11,13 +11,12 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
-from optimized.arguments import INT32, output, require, sizes_of
+from optimized.arguments import HALVES, INT32, output, require, require_unread, sizes_of
 from optimized.device import Device, Tensor, device_of, dtype_of
-from optimized.kernels.few_rows_dense import HALVES
 from optimized.kernels.few_rows_grouped import GroupedFewRows, GroupedOperands
-from optimized.kernels.few_rows_grouped_launch import access_of, grouped_launch
+from optimized.kernels.few_rows_grouped_launch import grouped_launch
 from optimized.kernels.few_rows_grouped_list import shared_chunks, shared_words
-from optimized.kernels.few_rows_launch import WARPS
+from optimized.kernels.few_rows_launch import WARPS, access_of, strides_of
 from optimized.kernels.rows import vector_of
 
 
@@ -39,18 +38,12 @@ class GroupedLinear(GroupedFewRows):
         mOut: cute.Tensor,  # [R, N]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mOffsets, mOut).launch(
-            grid=[self.grid(mX.shape[0]), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
+        self.launch((mX, mWeight, mOffsets, mOut), self.grid(mX.shape[0]), stream)
 
-    @cute.kernel
-    def kernel(self, mX: cute.Tensor, mWeight: cute.Tensor, mOffsets: cute.Tensor, mOut: cute.Tensor) -> None:
+    def beside_ring(self, operands: tuple[Any, ...]) -> GroupedOperands:
+        mX, mWeight, mOffsets, mOut = operands
         sChunks, sTotals = shared_chunks(2 * self.num_experts), shared_words(WARPS)
-        self.stream(GroupedOperands(mX, mWeight, mOffsets, mOut, sChunks, sTotals, None, None))
+        return GroupedOperands(mX, mWeight, mOffsets, mOut, sChunks, sTotals, None, None)
 
     def x_address(self, operands: GroupedOperands, row: cutlass.Int32) -> cutlass.Int64:
         return self.row_address(operands, row)
@@ -81,6 +74,7 @@ def grouped_linear(
     device = device_of(x)
     num_rows, _, out_features = grouped_sizes("grouped_linear", x, weight, expert_offsets)
     out = output("grouped_linear", "out", out, device, (num_rows, out_features), dtype_of(x))
+    require_unread("grouped_linear", "out", out, x=x, weight=weight)
     if num_rows == 0:
         return out
     device.run(grouped_linear_kernel(device, x, weight, pdl=pdl), x, weight, expert_offsets, out)
@@ -106,7 +100,7 @@ def grouped_constants(
 ) -> tuple[Any, ...]:
     """Of a `GroupedFewRows`, in order, whose inputs are checked. num_rows: of all experts."""
     num_experts, features, in_features = weight.shape
-    expert_stride, weight_stride, _ = weight.stride()
+    expert_stride, weight_stride = strides_of(weight)
     out_features = features // parts
     sizes = device.arch, device.num_sms, num_rows, num_experts, out_features
     launch = grouped_launch(*sizes, parts=parts, gathers=gathers)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from optimized.arguments import INT32, output, require, sizes_of
+from optimized.arguments import HALVES, INT32, output, require, sizes_of
 from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.linear_many_rows import (
-    DTYPES,
     gated_outputs,
     gemm_kernel,
     other_tiles,
@@ -42,8 +41,8 @@ def grouped_linear_many_rows(
     """
     name = "grouped_linear_many_rows"
     device = device_of(x)
-    num_rows, channels = sizes_of(name, "x", x, ("R", "K"), DTYPES)
-    num_experts, features, _ = sizes_of(name, "weight", weight, ("E", "N", "K"), DTYPES)
+    num_rows, channels = sizes_of(name, "x", x, ("R", "K"), HALVES)
+    num_experts, features, _ = sizes_of(name, "weight", weight, ("E", "N", "K"), HALVES)
     dtype = dtype_of(x)
     require(name, "weight", weight, (num_experts, features, channels), (dtype,))
     require(name, "expert_offsets", expert_offsets, (num_experts + 1,), INT32)
@@ -66,6 +65,10 @@ def grouped_linear_many_rows(
     if choice == TORCH:
         if not by_torch:
             raise ValueError(f"{name}: torch neither gathers nor gates, is not invariant, and takes no out")
+        if dtype != "bfloat16":
+            raise ValueError(f"{name}: torch's grouped product is of bfloat16; these are {dtype}")
+        if num_rows == 0 or not getattr(x, "is_cuda", False):  # of an outline there is nothing to launch
+            return device.empty((num_rows, outputs), dtype)
         return _by_torch(x, weight, expert_offsets)
     out = output(name, "out", out, device, (num_rows, outputs), dtype)
     if num_rows > 0 and x.shape[0] > 0:

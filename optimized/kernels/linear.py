@@ -11,9 +11,9 @@ from typing import Any
 import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
-from optimized.arguments import FLOATS, output, require
+from optimized.arguments import FLOATS, output, require, require_unread
 from optimized.device import Device, Tensor, device_of, dtype_of
-from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes
+from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes, quack_takes
 from optimized.kernels.few_rows_launch import FEW_ROWS
 from optimized.kernels.linear_many_rows import linear_many_rows
 from optimized.kernels.rows import vector_of
@@ -33,8 +33,8 @@ class Linear(DenseFewRows):
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
         bias = vector_of(self.bias_dtype, self.out_features) if self.bias_dtype else None
-        residual = self.fake_rows(self.dtype, num_rows) if self.has_residual else None
-        return *self.fake_inputs(num_rows), bias, residual, self.fake_rows(self.dtype, num_rows)
+        residual = self.fake_out(num_rows) if self.has_residual else None
+        return *self.fake_inputs(num_rows), bias, residual, self.fake_out(num_rows)
 
     @cute.jit
     def __call__(
@@ -47,19 +47,8 @@ class Linear(DenseFewRows):
         mOut: cute.Tensor,  # [T, N]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mNormWeight, mBias, mResidual, mOut).launch(
-            grid=[self.grid(mX.shape[0]), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
-
-    @cute.kernel
-    def kernel(
-        self, mX: cute.Tensor, mWeight: cute.Tensor, mNormWeight: Any, mBias: Any, mResidual: Any, mOut: cute.Tensor
-    ) -> None:
-        self.stream((mX, mWeight, mNormWeight, mBias, mResidual, mOut))
+        operands = mX, mWeight, mNormWeight, mBias, mResidual, mOut
+        self.launch(operands, self.grid(mX.shape[0]), stream)
 
     @cute.jit
     def load_beside(self, operands: Any, rUnit: cute.Tensor, m: Any, n: Any, rBeside: cute.Tensor) -> None:
@@ -94,9 +83,11 @@ def linear(
     not reach into anything else.
 
     invariant: a row's bits do not depend on what other rows there are, nor on how many. Up to 32 rows they never do;
-    more are left to `linear_many_rows` otherwise, unless they are to be normalised.
-    pdl: programmatic dependent launch, see `few_rows`; of no effect where that does not run.
-    Errors: ValueError, TypeError for tensors that do not fit.
+    more are left to `linear_many_rows` otherwise, unless they are to be normalised, or lie where it cannot take them.
+    pdl: programmatic dependent launch, see `few_rows`; of no effect where that does not run. The launch before this one
+    must then write neither weight nor norm_weight.
+    Errors: ValueError, TypeError for tensors that do not fit; ValueError for eps or weight_bias without norm_weight,
+    and for more than 64 rows with it.
     """
     device = device_of(x)
     num_rows, _, out_features = dense_sizes("linear", x, weight, "N")
@@ -106,14 +97,22 @@ def linear(
     if residual is not None:
         require("linear", "residual", residual, (num_rows, out_features), (dtype,))
     out = output("linear", "out", out, device, (num_rows, out_features), dtype)
+    require_unread("linear", "out", out, x=x, weight=weight)
     if num_rows == 0:
         return out
-    if num_rows > FEW_ROWS and not invariant and norm_weight is None:
+    if num_rows > FEW_ROWS and not invariant and norm_weight is None and _many_rows_can(x, weight, bias, residual, out):
         return linear_many_rows(x, weight, bias, residual, out=out)
     norm = {"eps": eps, "weight_bias": weight_bias}
     kernel = linear_kernel(device, x, weight, norm_weight, bias, residual, **norm, pdl=pdl)
     device.run(kernel, x, weight, norm_weight, bias, residual, out)
     return out
+
+
+def _many_rows_can(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor) -> bool:
+    """Does `linear_many_rows` take them? cuBLAS adds one of both, a bias of x's dtype; quack's product all."""
+    if bias is None or (residual is None and dtype_of(bias) == dtype_of(x)):
+        return True
+    return quack_takes(x, weight, bias, out) and (residual is None or quack_takes(residual))
 
 
 def linear_kernel(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from optimized.arguments import FLOATS, output, require, sizes_of
+from optimized.arguments import FLOATS, HALVES, output, require, sizes_of
 from optimized.compile.arch import SM_90A
 from optimized.device import Device, Tensor, device_of, dtype_of
 from optimized.kernels.linear_many_rows_cublas import cublas_product
@@ -23,8 +23,6 @@ from optimized.kernels.linear_many_rows_gemm import (
     generation_of,
 )
 from optimized.tuned import CUBLAS, QUACK, run_choice, tuned_for
-
-DTYPES = ("float16", "bfloat16")
 
 
 def linear_many_rows(
@@ -45,8 +43,8 @@ def linear_many_rows(
     Errors: ValueError for a choice that cannot do it; ValueError, TypeError for tensors that do not fit.
     """
     device = device_of(x)
-    num_rows, channels = sizes_of("linear_many_rows", "x", x, ("T", "K"), DTYPES)
-    features, _ = sizes_of("linear_many_rows", "weight", weight, ("N", "K"), DTYPES)
+    num_rows, channels = sizes_of("linear_many_rows", "x", x, ("T", "K"), HALVES)
+    features, _ = sizes_of("linear_many_rows", "weight", weight, ("N", "K"), HALVES)
     dtype = dtype_of(x)
     require("linear_many_rows", "weight", weight, (features, channels), (dtype,))
     outputs = features if activation is None else gated_outputs("linear_many_rows", features, activation)
@@ -63,10 +61,15 @@ def linear_many_rows(
     bias_dtype = "" if bias is None else dtype_of(bias)
     one_more = residual is None if bias_dtype == dtype else bias is None  # that cuBLAS adds
     by_cublas = activation is None and not invariant and one_more
-    chosen = choice or _chosen(device, x, tensors, (features, channels), activation, by_cublas, invariant)
+    sizes = features, channels
+    chosen = _chosen(device, x, tensors, sizes, activation, by_cublas, invariant) if choice is None else choice
     if chosen == CUBLAS:
         if activation is not None or invariant:
             raise ValueError("linear_many_rows: cublas has no gated activation, and is not invariant; quack is")
+        if not by_cublas:
+            raise ValueError(
+                "linear_many_rows: cublas adds a bias of x's dtype or a residual, not both in one rounding; quack does"
+            )
         if getattr(x, "is_cuda", False):
             cublas_product(x, weight, bias, residual, out)
         return out  # of an outline there is nothing to launch: cuBLAS is compiled

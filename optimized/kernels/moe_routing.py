@@ -19,6 +19,7 @@ from cutlass.memory import SmemAllocator
 
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.grid_barrier import grid_barrier
+from optimized.kernels.scan import sum_up_to_lane
 
 THREADS = 512  # of a block; one counts each expert
 WARPS = THREADS // WARP
@@ -128,11 +129,7 @@ def begin_experts(
     block, _, _ = cute.arch.block_idx()
     warp, lane = cute.arch.warp_idx(), cute.arch.lane_idx()
     padded = (total + (tile - 1)) // tile * tile
-    end = padded
-    for i in range_constexpr(5):
-        below = cute.arch.shuffle_sync_up(end, 1 << i, mask_and_clamp=0)
-        if lane >= (1 << i):
-            end += below
+    end = sum_up_to_lane(padded)
     if lane == WARP - 1:
         sSums[warp] = end
     cute.arch.sync_threads()

@@ -6,18 +6,29 @@ What a warp does with its keys is in `paged_attention_chunk`, what a block does 
 the keys of a request are cut between blocks, these meet at a barrier of the grid and share the rest of the sum.
 
 Rounding: scores are added up in float32 by the tensor core. A probability enters the product with V as the sum of two
-numbers of q's dtype, its rounding and the rounding of the rest: to 16 bits of bfloat16, to 22 of float16. Everything
-else is float32, and there is one rounding at the end.
+numbers of q's dtype, its rounding and the rounding of the rest: to 16 bits of bfloat16, to 22 of float16, but of no
+probability to less than 2^-40 of the largest. Everything else is float32, and there is one rounding at the end.
 
 A row has the same bits alone and in any company: what it is computed from, and in which order, follows from its own
 request's length and constants.
 
-An infinity among a request's values becomes NaN.
+An infinity among a request's values may become NaN.
+
+Programmatic dependent launch (`pdl`): the kernel begins while the launch before it still runs, and waits for that one's
+end before it reads a query, or a key or value of a query's own token, and before it writes anything. What it reads
+earlier must have been there when the launch before it began:
+- query_start, seq_lens and block_table, which are copied from the host before a step's first launch;
+- keys and values of tokens before each request's queries, of the pieces of 16 keys that hold no token of a query. A
+  step in which a request reads a block that another one's queries fill must not ask for it.
+That holds where each step begins with a launch, a copy or a graph that waits for all before it, and the step's own keys
+are written by the launch before this one, which is itself an ordinary launch or lets this one begin after its own wait.
+The launch after this one may begin once all blocks have passed the barrier of the grid. By then all are resident, so
+that it takes no place that one of them needs; where no block waits, it begins as blocks end.
 """
 
 from __future__ import annotations
 
-from optimized.arguments import INT32, output, require, sizes_of
+from optimized.arguments import HALVES, INT32, output, require, sizes_of
 from optimized.compile.residency import most_registers, require_resident
 from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.paged_attention_chunk import PIECE
@@ -26,7 +37,6 @@ from optimized.kernels.paged_attention_launch import CHUNK, MOST_REQUESTS, atten
 from optimized.kernels.paged_attention_sum import CHANNELS
 from optimized.kernels.rows import common_vector
 
-HALVES = ("bfloat16", "float16")
 HEAD_DIMS = (64, 128, 256)
 
 
@@ -40,12 +50,14 @@ def paged_attention(
     *,
     max_query_len: int,  # no request has more queries; at most 8
     scale: float | None = None,  # None: D ** -0.5
+    pdl: bool = False,
     out: Tensor | None = None,  # [T, Nq, D]
 ) -> Tensor:  # [T, Nq, D], q's dtype: `out`, or new memory
     """Attention of each request's last tokens to all its keys, as the reference says.
 
-    bfloat16 or float16; blocks of a multiple of 16 tokens; heads of 64, 128 or 256 channels. What is in `query_start`,
-    `seq_lens` and `block_table` is not looked at here: a captured graph may be replayed with other lengths.
+    bfloat16 or float16; blocks of a multiple of 16 tokens; heads of 64, 128 or 256 channels. What is in `query_start`
+    (which begins with 0), `seq_lens` and `block_table` is not looked at here: a captured graph may be replayed with
+    other lengths. pdl: see above.
 
     Errors: ValueError for more than 8 queries a request or 1,024 requests, for sizes that are not supported, and for
     heads that the KV heads do not divide; ValueError, TypeError for tensors that do not fit.
@@ -91,6 +103,8 @@ def paged_attention(
         launch.capacity,
         launch.blocks,
         launch.slots > 0,
+        launch.spares_registers,
+        bool(pdl),
         min(PIECE, common_vector(device.arch, head_dim, k_cache, v_cache)),
         min(PIECE, common_vector(device.arch, head_dim, q, out)),
     )
@@ -100,7 +114,7 @@ def paged_attention(
             device.num_sms,
             launch.blocks,
             threads=kernel.threads,
-            registers=most_registers(device.arch, launch.blocks_per_sm * kernel.threads),
+            registers=most_registers(device.arch, kernel.threads),
             shared_bytes=launch.shared_bytes,
         )
     kept = device.empty((max(1, launch.blocks * launch.slots), launch.rows, head_dim + CHANNELS), "float32")

@@ -26,6 +26,9 @@ PIECE = 8  # elements of 16 bytes
 # ring that comes next, the block of the cache, and how many chunks are left of the run.
 STEP, STAGE, BLOCK, LEFT = range(SPLIT_CURSOR, SPLIT_CURSOR + 4)
 CURSOR = SPLIT_CURSOR + 4
+# By what probabilities are multiplied, all of a result's alike: float16 has no number between 0 and 2^-24, and many
+# keys whose probabilities are of that size come to something. Bfloat16 reaches as far as float32.
+_LIFT = {"float16": 2.0**15}
 
 
 @cute.jit
@@ -158,6 +161,14 @@ def load_queries(
     cute.arch.sync_threads()
 
 
+def place(even: int, odd: cutlass.Int32, lane: cutlass.Int32, at: Any) -> cutlass.Int32:
+    """Where a lane's row has its piece even + odd (0 or 1): see above. Eight pieces further on it is eight places
+    further on; a compiler that does not see that keeps an address of each in a register."""
+    if at.spares_registers:
+        return even // 8 * 8 + ((even % 8 + odd) ^ (lane % 8))
+    return (even + odd) ^ (lane % 8)
+
+
 @cute.jit
 def query_and_head(
     strand: cutlass.Int32, row: cutlass.Int32, at: cutlass.Constexpr
@@ -180,8 +191,8 @@ def attend(
     sQueries: cute.Pointer,  # [tiles * TILE, D]
     rLast: cute.Tensor,
     rMax: cute.Tensor,  # f32 [2, tiles]: the largest score of each row so far, times log2(e)
-    rSum: cute.Tensor,  # f32 [2, tiles]: of this thread's probabilities so far, relative to that
-    rOut: cute.Tensor,  # f32 [4, D / 8, tiles]: the weighted sums so far: fragments of C
+    rSum: cute.Tensor,  # f32 [2, tiles]: of this thread's probabilities so far, relative to that, times _LIFT
+    rOut: cute.Tensor,  # f32 [4, D / 8, tiles]: the sums so far that they weight: fragments of C
     position: cutlass.Int32,  # of the first key
     at: cutlass.Constexpr,
 ) -> None:
@@ -193,12 +204,12 @@ def attend(
     query_row, query_piece = lane % 16, lane // 16  # of values too
     for k in range_constexpr(at.head_dim // 16):
         keys = load_matrices(
-            sKeys + (key_row * at.head_dim + ((2 * k + key_piece) ^ (lane % 8)) * PIECE), transposed=False
+            sKeys + (key_row * at.head_dim + place(2 * k, key_piece, lane, at) * PIECE), transposed=False
         )
         for tile in range_constexpr(at.tiles):
             row = tile * TILE + query_row
             queries = load_matrices(
-                sQueries + (row * at.head_dim + ((2 * k + query_piece) ^ (lane % 8)) * PIECE), transposed=False
+                sQueries + (row * at.head_dim + place(2 * k, query_piece, lane, at) * PIECE), transposed=False
             )
             for n in range_constexpr(2):
                 scores[tile][n] = mma_16x8x16(scores[tile][n], queries, keys[2 * n : 2 * n + 2], at.dtype)
@@ -209,7 +220,7 @@ def attend(
 
     for k in range_constexpr(at.head_dim // 16):
         values = load_matrices(
-            sValues + (query_row * at.head_dim + ((2 * k + query_piece) ^ (lane % 8)) * PIECE), transposed=True
+            sValues + (query_row * at.head_dim + place(2 * k, query_piece, lane, at) * PIECE), transposed=True
         )
         for tile in range_constexpr(at.tiles):
             for n in range_constexpr(2):
@@ -251,6 +262,8 @@ def weigh(
         for n in range_constexpr(2):
             for i in range_constexpr(2 * half, 2 * half + 2):
                 rWeights[i, n] = cute.math.exp2(rWeights[i, n] - shift, fastmath=True)
+                if const_expr(at.dtype in _LIFT):
+                    rWeights[i, n] = rWeights[i, n] * _LIFT[at.dtype]
                 total += rWeights[i, n]
         rSum[half, tile] = cute.math.fma(rSum[half, tile], before, total)
         for d in range_constexpr(at.head_dim // 8):

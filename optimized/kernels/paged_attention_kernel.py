@@ -44,6 +44,8 @@ class PagedAttention(Kernel):
     capacity: int
     blocks: int
     is_cut: bool  # may blocks share a strand?
+    spares_registers: bool
+    pdl: bool
     cache_vector: int  # elements to whose multiples the caches' blocks are aligned
     vector: int  # and the rows of q and out
 
@@ -111,7 +113,11 @@ class PagedAttention(Kernel):
         stream: Any,
     ) -> None:
         self.kernel(mQ, mKCache, mVCache, mTable, mQueryStart, mSeqLens, mKept, mCounter, mOut).launch(
-            grid=[self.blocks, 1, 1], block=[self.threads, 1, 1], stream=stream, cooperative=self.is_cooperative
+            grid=[self.blocks, 1, 1],
+            block=[self.threads, 1, 1],
+            stream=stream,
+            cooperative=self.is_cooperative,
+            use_pdl=self.pdl,
         )
 
     @cute.kernel
@@ -133,6 +139,8 @@ class PagedAttention(Kernel):
         total, longest = number_splits(mQueryStart, mSeqLens, sBegin, sSums, self.split)
         total = total * self.strands
         attend_run(sRing, sBegin, total, mQ, mKCache, mVCache, mTable, mQueryStart, mSeqLens, mKept, mOut, self)
+        if const_expr(self.pdl):
+            cute.arch.griddepcontrol_wait()  # blocks without a run have not waited yet, and they write too
         clear_idle(mQueryStart, mSeqLens, mOut, self)
         if const_expr(self.is_cut):  # noqa: SIM102, the outer condition is of compile time
             if longest > 1:  # some strand may be cut
@@ -143,4 +151,6 @@ class PagedAttention(Kernel):
                 cute.arch.sync_threads()  # no warp attends any more
                 share_of_strand(share, cursor, words, mQueryStart, mSeqLens, sBegin, sCounts, total, slots, self)
                 grid_barrier(mCounter, self.blocks)
+                if const_expr(self.pdl):
+                    cute.arch.griddepcontrol_launch_dependents()  # every block is resident: none is kept out
                 finish_strand(share, cursor, words, mKept, mOut, self)

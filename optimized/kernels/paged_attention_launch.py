@@ -37,10 +37,13 @@ class AttentionLaunch:
     blocks_per_sm: int
     slots: int  # of a block, for results that are put together after the barrier
     shared_bytes: int  # of a block, at most
+    spares_registers: bool  # by addresses that are computed where they are needed
 
 
 def queries_capacity(max_query_len: int) -> int:
     """The next of 1, 2, 4, 8. Errors: ValueError."""
+    if max_query_len < 0:
+        raise ValueError(f"paged_attention: max_query_len is {max_query_len}; it must be 0 to {MOST_QUERIES}")
     if max_query_len > MOST_QUERIES:
         raise ValueError(
             f"paged_attention: a request may have {MOST_QUERIES} queries here, and max_query_len is {max_query_len}: "
@@ -65,8 +68,10 @@ def attention_launch(
     stages: int = 2,
     blocks_per_sm: int = 1,
 ) -> AttentionLaunch:
-    """Errors: ValueError for more queries or keys than fit."""
+    """Errors: ValueError for more queries or keys than fit, and for splits that warps cannot share."""
     warps = min(warps, 1024 // head_dim)  # shared memory has no room for eight warps' keys of 256 channels
+    if split < 1 or split % (warps * CHUNK):
+        raise ValueError(f"paged_attention: split is {split}; it must be a multiple of {warps} warps' {CHUNK} keys")
     rows = queries_capacity(max_query_len) * (num_heads // num_kv_heads)
     tiles = min(-(-rows // TILE), 2 if head_dim <= 128 else 1)
     passes = -(-rows // (tiles * TILE))
@@ -74,6 +79,7 @@ def attention_launch(
     capacity = FEW_REQUESTS if num_requests <= FEW_REQUESTS else MOST_REQUESTS
     shared = shared_bytes(warps, stages, tiles, rows, head_dim, capacity)
     blocks_per_sm = min(blocks_per_sm, arch.shared_bytes_per_sm // (shared + 1024))
+    spares_registers = head_dim > 128 and arch.compute_capability[0] >= 10  # else some spill there, and none on Hopper
 
     splits = -(-max_keys // split)  # of a request's keys, at most
     room = merge_room(ring_bytes(warps, stages, head_dim) // 4)
@@ -89,7 +95,21 @@ def attention_launch(
     slots = k + min(-(-most // blocks), 2 * (k - 1) + -(-splits // k))
     if splits <= 1 or blocks == 1:
         slots = 0  # no request is cut
-    return AttentionLaunch(split, k, warps, stages, tiles, rows, passes, capacity, blocks, blocks_per_sm, slots, shared)
+    return AttentionLaunch(
+        split,
+        k,
+        warps,
+        stages,
+        tiles,
+        rows,
+        passes,
+        capacity,
+        blocks,
+        blocks_per_sm,
+        slots,
+        shared,
+        spares_registers,
+    )
 
 
 def shared_bytes(warps: int, stages: int, tiles: int, rows: int, head_dim: int, capacity: int) -> int:

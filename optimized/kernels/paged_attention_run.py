@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass
-from cutlass import cute, range_constexpr
+from cutlass import const_expr, cute, range_constexpr
 from cutlass.memory import SmemAllocator
 
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.paged_attention_chunk import (
     CURSOR,
+    LEFT,
+    STEP,
     attend,
     begin_fetches,
     fetch_next,
@@ -18,7 +20,7 @@ from optimized.kernels.paged_attention_chunk import (
     load_queries,
     next_stage,
 )
-from optimized.kernels.paged_attention_launch import EXCHANGE_PADDING, HALF, TILE
+from optimized.kernels.paged_attention_launch import CHUNK, EXCHANGE_PADDING, HALF, TILE
 from optimized.kernels.paged_attention_merge import destination, settle
 from optimized.kernels.paged_attention_split import (
     LENGTH,
@@ -29,7 +31,7 @@ from optimized.kernels.paged_attention_split import (
     point_at,
     run_begin,
 )
-from optimized.kernels.paged_attention_sum import CHANNELS, add_up_warps, exchange
+from optimized.kernels.paged_attention_sum import CHANNELS, add_up_warps, exchange, queries_of
 from optimized.kernels.paged_attention_sum import LENGTH as LENGTH_OF_SUM
 
 
@@ -74,9 +76,7 @@ def attend_run(
         point_at(cursor, first, sBegin, mSeqLens, at.strands)
         begin_fetches(fetched, cursor, last - first, mTable, at)
         fetch = (sRing[warp, None, None, None], fetched, mKCache, mVCache, mTable, mSeqLens, sBegin, at)
-        load_queries(mQ, sQ, rLast, cursor, mQueryStart, at)  # while the number of the first block is on its way
-        for _ in range_constexpr(at.stages - 1):
-            fetch_next(*fetch)
+        begin_run(fetch, (mQ, sQ, rLast, cursor, mQueryStart, at))
         for index in cutlass.range(first, last, unroll=1):
             begin = cutlass.max(cursor[SPLIT] - (index - first), 0)
             end = cutlass.min(cursor[SPLIT] + (last - index), cursor[SPLITS])
@@ -108,6 +108,37 @@ def attend_run(
             if index + 1 < last:
                 move_on(cursor, sBegin, mSeqLens, at.strands)
         cute.arch.cp_async_wait_group(0)
+
+
+@cute.jit
+def begin_run(fetch: Any, queries: Any) -> None:
+    """Queries, and all chunks but one that there is room for. fetch, queries: what `fetch_next` and `load_queries` are
+    called with."""
+    _, fetched, *_ = fetch
+    *_, mQueryStart, at = queries
+    if const_expr(not at.pdl):
+        load_queries(*queries)  # while the number of the first block is on its way
+    for _ in range_constexpr(at.stages - 1):
+        if const_expr(at.pdl):
+            wait_for_new_keys(fetched, mQueryStart, at)
+        fetch_next(*fetch)
+    if const_expr(at.pdl):
+        cute.arch.griddepcontrol_wait()
+        load_queries(*queries)
+
+
+@cute.jit
+def wait_for_new_keys(
+    fetched: cute.Tensor,  # i32 [CURSOR]
+    mQueryStart: cute.Tensor,  # i32 [R + 1]
+    at: cutlass.Constexpr,
+) -> None:
+    """Programmatic dependent launch: a warp whose next chunk holds keys of the request's own queries, or ends with it,
+    waits for the launch before this one, which writes them. Those before them are there: see `paged_attention`."""
+    if fetched[LEFT] > 0:
+        _, num_queries = queries_of(mQueryStart, fetched)
+        if first_key(fetched, fetched[STEP], at) + CHUNK > fetched[LENGTH] - num_queries:
+            cute.arch.griddepcontrol_wait()
 
 
 @cute.jit

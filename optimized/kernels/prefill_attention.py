@@ -3,18 +3,19 @@ flash-attn-4.
 
 Rounding: scores and softmax are float32; probabilities are rounded to the dtype before they multiply v, which the
 reference does not do, each relative to the largest score seen so far; their sum, by which the result is divided, is
-that of the unrounded ones; one more rounding at the end. A tile of keys begins at a multiple of its size from a
-request's first key, and tiles are not split among blocks of threads: a query's bits depend neither on other requests
-nor on where its chunk began.
+that of the unrounded ones; one more rounding at the end. In float16 a probability below 2^-14 of the largest so far is
+rounded to a multiple of 2^-24. A tile of keys begins at a multiple of its size from a request's first key, and tiles
+are not split among blocks of threads: a query's bits depend neither on other requests, nor on where its chunk began,
+nor on the choice.
 """
 
 from __future__ import annotations
 
-from optimized.arguments import INT32, output, require, require_at_least_one, sizes_of
+from optimized.arguments import HALVES, INT32, output, require, require_at_least_one, sizes_of
 from optimized.compile.arch import Arch
 from optimized.device import Tensor, device_of, dtype_of
 from optimized.kernels.clear_rows import clear_rows
-from optimized.kernels.linear_many_rows import DTYPES, require_aligned
+from optimized.kernels.linear_many_rows import require_aligned
 from optimized.kernels.linear_many_rows_gemm import generation_of
 from optimized.kernels.prefill_attention_kernel import PrefillAttention
 from optimized.tuned import run_choice, tuned_for
@@ -44,7 +45,7 @@ def prefill_attention(
     """
     name = "prefill_attention"
     device = device_of(q)
-    num_tokens, num_heads, head_dim = sizes_of(name, "q", q, ("T", "Nq", "D"), DTYPES)
+    num_tokens, num_heads, head_dim = sizes_of(name, "q", q, ("T", "Nq", "D"), HALVES)
     dtype = dtype_of(q)
     num_blocks, num_kv_heads, block_size, _ = sizes_of(name, "k_cache", k_cache, ("B", "Nkv", "bs", "D"), (dtype,))
     for each, cache in (("k_cache", k_cache), ("v_cache", v_cache)):

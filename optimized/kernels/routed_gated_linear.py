@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import cutlass
-from cutlass import const_expr, cute
+from cutlass import cute
 
-from optimized.arguments import INT32, output, require, sizes_of
+from optimized.arguments import HALVES, INT32, output, require, require_unread, sizes_of
 from optimized.device import Device, Tensor, device_of, dtype_of
-from optimized.kernels.few_rows_dense import HALVES
+from optimized.kernels.activation import activated, half_of, require_activation
 from optimized.kernels.few_rows_routed import RoutedFewRows, RoutedOperands
 from optimized.kernels.few_rows_routed_launch import require_few_pairs, routed_constants
-from optimized.kernels.gated_activation import KINDS, GatedActivation
 from optimized.kernels.rows import rows_of
 
 
@@ -45,19 +44,7 @@ class RoutedGatedLinear(RoutedFewRows):
         mOut: cute.Tensor,  # [T, K, I]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mIds, mOut).launch(
-            grid=[self.grid(mX.shape[0] * self.experts_per_token), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
-
-    @cute.kernel
-    def kernel(self, mX: cute.Tensor, mWeight: cute.Tensor, mIds: cute.Tensor, mOut: cute.Tensor) -> None:
-        if const_expr(self.pdl):
-            cute.arch.griddepcontrol_wait()  # before `stream` lets the next launch begin: see `few_rows_routed`
-        self.stream(self.operands(mX, mWeight, mIds, mOut))
+        self.launch((mX, mWeight, mIds, mOut), self.grid(mX.shape[0] * self.experts_per_token), stream)
 
     def x_address(self, operands: RoutedOperands, row: cutlass.Int32) -> cutlass.Int64:
         return self.row_address(operands, self.place_of_row(operands, row)[0])
@@ -67,7 +54,7 @@ class RoutedGatedLinear(RoutedFewRows):
         self, operands: RoutedOperands, rUnit: cute.Tensor, m: Any, n: Any, rSum: Any, rBeside: Any, rKept: Any
     ) -> None:
         token, k = self.place_of_row(operands, rUnit[3] + m)
-        gate = GatedActivation(self.out_features, self.dtype, self.kind, 1, 1, 1).activation(rSum[0])
+        gate = activated(rSum[0], self.kind, self.dtype)
         operands.mOut[token, k, n] = (gate * rSum[1]).to(operands.mOut.element_type)
 
 
@@ -76,7 +63,7 @@ def routed_gated_linear(
     weight: Tensor,  # [E, 2 I, H], rows contiguous: gate above up
     expert_ids: Tensor,  # i32 [T, K], rows contiguous
     *,
-    kind: str,  # of the activation, one of `gated_activation.KINDS`
+    kind: str,  # of the activation, one of reference.model.config.ACTIVATIONS
     experts_of_all: int | None = None,
     pdl: bool = False,
     out: Tensor | None = None,  # [T, K, I], rows contiguous
@@ -96,12 +83,11 @@ def routed_gated_linear(
     require(name, "weight", weight, (num_experts, features, hidden), (dtype_of(x),))
     _, per_token = sizes_of(name, "expert_ids", expert_ids, ("T", "K"), INT32)
     require(name, "expert_ids", expert_ids, (num_tokens, per_token), INT32)
-    if features % 2:
-        raise ValueError(f"{name}: weight has {features} rows an expert; gate and up must have as many each")
-    if kind not in KINDS:
-        raise ValueError(f"{name}: unknown activation {kind!r}; known are {', '.join(KINDS)}")
+    size = half_of(name, "weight", features, "rows an expert")
+    require_activation(name, kind)
     require_few_pairs(name, num_tokens, per_token)
-    out = output(name, "out", out, device, (num_tokens, per_token, features // 2), dtype_of(x))
+    out = output(name, "out", out, device, (num_tokens, per_token, size), dtype_of(x))
+    require_unread(name, "out", out, x=x, weight=weight)
     if num_tokens == 0:
         return out
     kernel = routed_gated_linear_kernel(
@@ -122,5 +108,5 @@ def routed_gated_linear_kernel(
     pdl: bool = False,
 ) -> RoutedGatedLinear:
     """What `routed_gated_linear` launches, whose operands these are."""
-    constants = routed_constants(device, x, weight, expert_ids, experts_of_all, parts=2, pdl=pdl)
+    constants = routed_constants("routed_gated_linear", device, x, weight, expert_ids, experts_of_all, parts=2, pdl=pdl)
     return RoutedGatedLinear(*(*constants, kind))

@@ -16,9 +16,8 @@ from typing import Any
 import cutlass
 from cutlass import cute
 
-from optimized.arguments import FLOAT32, INT32, output, require, sizes_of
+from optimized.arguments import FLOAT32, HALVES, INT32, output, require, require_unread, sizes_of
 from optimized.device import Device, Tensor, device_of, dtype_of
-from optimized.kernels.few_rows_dense import HALVES
 from optimized.kernels.few_rows_launch import tiles_of
 from optimized.kernels.few_rows_routed import RoutedFewRows, RoutedOperands
 from optimized.kernels.few_rows_routed_launch import require_few_pairs, routed_constants
@@ -46,17 +45,7 @@ class RoutedLinear(RoutedFewRows):
         mOut: cute.Tensor,  # f32 [T, K, N]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mIds, mOut).launch(
-            grid=[self.grid(mX.shape[0] * self.experts_per_token), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
-
-    @cute.kernel
-    def kernel(self, mX: cute.Tensor, mWeight: cute.Tensor, mIds: cute.Tensor, mOut: cute.Tensor) -> None:
-        self.stream(self.operands(mX, mWeight, mIds, mOut))
+        self.launch((mX, mWeight, mIds, mOut), self.grid(mX.shape[0] * self.experts_per_token), stream)
 
     def x_address(self, operands: RoutedOperands, row: cutlass.Int32) -> cutlass.Int64:
         return self.pair_address(operands.mX, *self.place_of_row(operands, row))
@@ -101,6 +90,7 @@ def routed_linear(
         require(name, "residual", residual, (num_tokens, out_features), (dtype,))
     require_few_pairs(name, num_tokens, per_token)
     out = output(name, "out", out, device, (num_tokens, out_features), dtype)
+    require_unread(name, "out", out, x=x, weight=weight)
     if num_tokens == 0:
         return out
     kernel = routed_linear_kernel(
@@ -128,6 +118,6 @@ def routed_linear_kernel(
     """What `routed_linear` launches first, whose operands these are. Tiles, which decide bits, are those that suit a
     token alone: it is a product with one weight of N rows."""
     tiles = tiles_of(device.num_sms, weight.shape[1])
-    constants = routed_constants(device, x, weight, expert_ids, experts_of_all, tiles=tiles, pdl=pdl)
+    constants = routed_constants("routed_linear", device, x, weight, expert_ids, experts_of_all, tiles=tiles, pdl=pdl)
     *_, is_alone = constants
     return RoutedLinearAlone(*(*constants, has_residual)) if is_alone else RoutedLinear(*constants)

@@ -48,25 +48,8 @@ class RoutedLinearAlone(RoutedFewRows):
         mOut: cute.Tensor,  # [1, N]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mIds, mExpertWeights, mResidual, mOut).launch(
-            grid=[min(self.blocks, self.units_of_weight), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
-
-    @cute.kernel
-    def kernel(
-        self,
-        mX: cute.Tensor,
-        mWeight: cute.Tensor,
-        mIds: cute.Tensor,
-        mExpertWeights: cute.Tensor,
-        mResidual: Any,
-        mOut: cute.Tensor,
-    ) -> None:
-        self.stream(self.operands(mX, mWeight, mIds, mOut, mExpertWeights, mResidual))
+        operands = mX, mWeight, mIds, mOut, mExpertWeights, mResidual
+        self.launch(operands, min(self.blocks, self.units_of_weight), stream)
 
     def num_units(self, operands: RoutedOperands) -> cutlass.Int32:
         """One more than the last of this block's. Every thread must call it."""

@@ -24,6 +24,7 @@ DTYPES = {
     "float16": cutlass.Float16,
     "bfloat16": cutlass.BFloat16,
     "int32": cutlass.Int32,
+    "uint32": cutlass.Uint32,
     "int64": cutlass.Int64,
 }
 

@@ -23,11 +23,11 @@ from typing import Any
 import cutlass
 from cutlass import const_expr, cute
 
-from optimized.arguments import FLOAT32, INT32, output, require, sizes_of
+from optimized.arguments import FLOAT32, INT32, UINT32, output, require, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.device import Tensor, device_of
 from optimized.kernels.any_strides import any_strides
-from optimized.kernels.forbidden import UINT32, Forbidden, check_forbidden, forbid, forbidden_arguments
+from optimized.kernels.forbidden import Forbidden, check_forbidden, forbid, forbidden_arguments
 from optimized.kernels.greedy_tokens import GreedyTokens
 from optimized.kernels.largest import BINS
 from optimized.kernels.ordered import key_of, value_of

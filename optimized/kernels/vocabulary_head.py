@@ -22,7 +22,7 @@ from optimized.device import Device, Tensor, device_of
 from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes
 from optimized.kernels.few_rows_launch import MOST_ROWS, WARPS
 from optimized.kernels.few_rows_sum import pass_tiles, passes
-from optimized.kernels.rows import vector_of
+from optimized.kernels.rows import rows_of, vector_of
 
 WORDS = 3  # of a largest logit, its id, and the sum beside it
 _COUNT = 2**31 - 1  # the bits of a counter that launches leave 0, see `grid_barrier`
@@ -65,7 +65,7 @@ class VocabularyHeadKernel(DenseFewRows):
         partial = make_fake_tensor(cutlass.Float32, shape, (WORDS * MOST_ROWS, MOST_ROWS, 1))
         return (
             *self.fake_inputs(num_rows),
-            self.fake_rows("float32", num_rows) if self.gives_logits else None,
+            rows_of("float32", num_rows, self.out_features, 1) if self.gives_logits else None,
             vector_of("int32", num_rows) if self.gives_tokens else None,
             vector_of("float32", num_rows) if self.gives_sums else None,
             partial if self.merges else None,
@@ -85,27 +85,8 @@ class VocabularyHeadKernel(DenseFewRows):
         mCounter: Any,  # i32 [1]
         stream: Any,
     ) -> None:
-        self.kernel(mX, mWeight, mNormWeight, mLogits, mTokens, mSums, mPartial, mCounter).launch(
-            grid=[self.grid(mX.shape[0]), 1, 1],
-            block=[self.threads, 1, 1],
-            stream=stream,
-            use_pdl=self.pdl,
-            min_blocks_per_mp=1,
-        )
-
-    @cute.kernel
-    def kernel(
-        self,
-        mX: cute.Tensor,
-        mWeight: cute.Tensor,
-        mNormWeight: Any,
-        mLogits: Any,
-        mTokens: Any,
-        mSums: Any,
-        mPartial: Any,
-        mCounter: Any,
-    ) -> None:
-        self.stream((mX, mWeight, mNormWeight, mLogits, mTokens, mSums, mPartial, mCounter))
+        operands = mX, mWeight, mNormWeight, mLogits, mTokens, mSums, mPartial, mCounter
+        self.launch(operands, self.grid(mX.shape[0]), stream)
 
     def begin(self, rKept: cute.Tensor) -> None:
         if self.merges:
@@ -235,7 +216,7 @@ def vocabulary_head(
     the reference says. Without `logits` they go nowhere. A row's bits do not depend on what other rows there are. Norm,
     pdl and errors: see `linear`; ValueError for token_ids or log_sum_exp of more than 64 rows too.
 
-    out: memory for what is asked for; None: new memory.
+    out: memory for what is asked for; None: new memory. ValueError for memory of what is not.
     """
     device = device_of(x)
     num_rows, _, vocab_size = dense_sizes("vocabulary_head", x, weight, "V")
@@ -251,6 +232,9 @@ def vocabulary_head(
         ("token_ids", token_ids, (num_rows,), "int32"),
         ("log_sum_exp", log_sum_exp, (num_rows,), "float32"),
     )
+    for given, (name, is_asked, *_) in zip(out, kinds, strict=True):
+        if given is not None and not is_asked:
+            raise ValueError(f"vocabulary_head: out.{name} is given, and {name} is not asked for")
     results = VocabularyHead(
         *(
             output("vocabulary_head", f"out.{name}", given, device, shape, dtype) if is_asked else None

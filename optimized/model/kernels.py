@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from optimized.arguments import HALVES
 from optimized.compile.arch import Arch
 from optimized.compile.kernel import Kernel
 from optimized.device import CompileOnly, Outline
@@ -23,12 +24,11 @@ from optimized.kernels.few_rows_launch import FEW_ROWS
 from optimized.kernels.gated_activation import gated_activation
 from optimized.kernels.grouped_linear_many_rows import grouped_linear_many_rows
 from optimized.kernels.kv_block_copy import kv_block_copy
-from optimized.kernels.linear_many_rows import DTYPES as OF_LIBRARIES
 from optimized.kernels.linear_many_rows import linear_many_rows
 from optimized.kernels.moe_combine import moe_combine
 from optimized.kernels.moe_dispatch import moe_dispatch
 from optimized.kernels.moe_dispatch_launch import dispatch_rows
-from optimized.kernels.paged_attention import HALVES, HEAD_DIMS, paged_attention
+from optimized.kernels.paged_attention import HEAD_DIMS, paged_attention
 from optimized.kernels.paged_attention_launch import MOST_REQUESTS
 from optimized.kernels.prefill_attention import HEAD_DIMS as PREFILL_HEAD_DIMS
 from optimized.kernels.prefill_attention import prefill_attention
@@ -37,6 +37,7 @@ from optimized.kernels.rms_norm import rms_norm
 from optimized.kernels.router_top_k import router_top_k
 from optimized.kernels.row_cluster import longest_row
 from optimized.libraries import FLASH_ATTENTION, QUACK, library_versions
+from optimized.model.product_kernels import launch_products
 from optimized.model.sampling_kernels import launch_sampling
 from reference.model.config import ModelConfig
 
@@ -89,7 +90,9 @@ def launch_all(config: ModelConfig, device: CompileOnly, num_tokens: int) -> Non
     heads = q, k, k, head_norm, head_norm
     qk_norm_rope_kv_write(*heads, tokens, table, table, k_cache, v_cache, slots, config.rms_norm_eps)
     kv_block_copy(k_cache, v_cache, tensor(num_tokens, 2, of="int32"))
-    if num_tokens <= MOST_REQUESTS and dtype in HALVES and head_dim in HEAD_DIMS:  # of one token each
+    if num_tokens <= MOST_REQUESTS:  # of one token each
+        launch_products(config, device, num_tokens)
+    if num_tokens <= MOST_REQUESTS and dtype in HALVES and head_dim in HEAD_DIMS:
         blocks = tensor(num_tokens, -(-config.max_position_embeddings // BLOCK_SIZE), of="int32")
         starts = tensor(num_tokens + 1, of="int32")
         paged_attention(q, k_cache, v_cache, blocks, starts, tokens, max_query_len=1)
@@ -105,7 +108,7 @@ def launch_all(config: ModelConfig, device: CompileOnly, num_tokens: int) -> Non
         moe_combine(rows, row_of, weights)
     if config.vocab_size <= longest_row():
         launch_sampling(config.vocab_size, device, num_tokens)
-    if num_tokens > FEW_ROWS and dtype in OF_LIBRARIES and all(library_versions(FLASH_ATTENTION, QUACK).values()):
+    if num_tokens > FEW_ROWS and dtype in HALVES and all(library_versions(FLASH_ATTENTION, QUACK).values()):
         _launch_libraries(config, tensor, num_tokens)
 
 

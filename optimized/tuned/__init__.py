@@ -8,11 +8,15 @@ A file a chip, in the package and in the cache (what a user has measured comes f
 
 Of rows that were not measured, those that were and are nearest, by their ratio, stand for them. Where nothing was
 measured for an operation's sizes, host code has a usual choice.
+
+A file says which chip and which versions of the libraries it is of. Another chip's is refused. Of other versions it is
+used, because it says what is fast and not what is right, and a warning says so.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +28,15 @@ from optimized.compile.build import CompileError
 from optimized.compile.kernel import Kernel
 from optimized.compile.library import cache_directories
 from optimized.device import Device, Tensor
+from optimized.libraries import FLASH_ATTENTION, library_versions
+from optimized.libraries import QUACK as QUACK_KERNELS
 
+log = logging.getLogger(__name__)
 CUBLAS, QUACK, TORCH = "cublas", "quack", "torch"  # how names of choices begin
 # What picks another way to add up for another number of rows. Every other choice, once made, gives a row the same bits
 # in any company.
 NOT_INVARIANT = (CUBLAS, TORCH)
+_LIBRARIES = ("torch", QUACK_KERNELS, FLASH_ATTENTION, "nvidia-cutlass-dsl")  # what decides how fast a choice is
 
 
 @dataclass(frozen=True)
@@ -49,10 +57,12 @@ class Measured:
     def of_json(values: Mapping[str, Any]) -> Measured:
         """Errors: KeyError, TypeError, ValueError for what is no measurement."""
         times = {str(name): float(time) for name, time in values["microseconds"].items()}
-        if not times or not all(time > 0 for time in times.values()):
-            raise ValueError(f"{values['operation']}: there are no times, or some that are not positive")
-        sizes = tuple(int(size) for size in values["sizes"])
-        return Measured(str(values["operation"]), sizes, int(values["rows"]), str(values["dtype"]), times)
+        if not times or not all(0 < time < math.inf for time in times.values()):
+            raise ValueError(f"{values['operation']}: there are no times, or some that are not positive numbers")
+        rows, sizes = int(values["rows"]), tuple(int(size) for size in values["sizes"])
+        if rows < 1:
+            raise ValueError(f"{values['operation']}: it was measured for {rows} rows; there must be 1 or more")
+        return Measured(str(values["operation"]), sizes, rows, str(values["dtype"]), times)
 
 
 class Tuned:
@@ -123,26 +133,48 @@ def user_directory() -> Path:
     return cache_directories()[0].parent / "tuned"
 
 
-def read(file: Path) -> list[Measured]:
-    """Nothing, if there is no file. Errors: ValueError for one that is something else."""
+def installed_versions() -> dict[str, str]:
+    """Of the libraries whose choices are measured; empty where one is not installed."""
+    return library_versions(*_LIBRARIES)
+
+
+def read(file: Path) -> tuple[list[Measured], dict[str, str]]:
+    """(measurements, versions of the libraries that they are of). Nothing, if there is no file.
+
+    Errors: ValueError for one that is something else, or another chip's; OSError for one that cannot be read.
+    """
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        return [Measured.of_json(one) for one in values["measured"]]
+        if file_name(values["chip"]) != file.name:
+            raise ValueError(f"it is of the chip {values['chip']!r}, whose file is {file_name(values['chip'])}")
+        versions = {str(name): str(version) for name, version in values["versions"].items()}
+        return [Measured.of_json(one) for one in values["measured"]], versions
     except FileNotFoundError:
-        return []
+        return [], {}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{file} does not hold what `diptych tune` writes: {error!r}; remove it") from error
 
 
 @cache
 def tuned(chip: str) -> Tuned:
-    """What this package holds of a chip, and before it what its user has measured."""
+    """What this package holds of a chip, and before it what its user has measured. Errors: ValueError, see `read`."""
     name = file_name(chip)
+    found = _in_use(packaged_directory() / name)
     try:
-        own = read(user_directory() / name)
-    except FileNotFoundError:
-        own = []
-    return Tuned([*read(packaged_directory() / name), *own])
+        found += _in_use(user_directory() / name)
+    except OSError as error:  # no home, or one that cannot be read: as for compiled kernels, no reason not to serve
+        log.warning("what `diptych tune` has measured here is not used: %s", error)
+    return Tuned(found)
+
+
+def _in_use(file: Path) -> list[Measured]:
+    """Errors: ValueError, OSError."""
+    measured, versions = read(file)
+    others = {name: was for name, was in versions.items() if was != installed_versions().get(name, was)}
+    if others:
+        were = ", ".join(f"{name} {was} (now {installed_versions()[name] or 'none'})" for name, was in others.items())
+        log.warning("%s was measured with %s: `diptych tune` measures what is fast now", file, were)
+    return measured
 
 
 def tuned_for(device: Device, tensor: Tensor) -> Tuned:

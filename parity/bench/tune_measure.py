@@ -32,9 +32,14 @@ def measure(
 ) -> Found:
     """On the GPU at hand. per_token: experts of each. refused: kernels that do not compile, and why. without: choices
     that are not to be tried."""
+    import torch
+
     failed, choices = _sorted_out(subject, device, refused, without)
     make = maker(subject, per_token)
-    sets = [subject.calls(choices, make) for _ in range(sets_for(subject.num_bytes))]
+    try:
+        sets = [subject.calls(choices, make) for _ in range(sets_for(subject.num_bytes))]
+    except torch.OutOfMemoryError as error:  # of this operation: others may fit
+        return Found({}, failed | dict.fromkeys(choices, f"OutOfMemoryError: {error}"[:_WORDS]))
     return time_each({choice: [calls[choice] for calls in sets] for choice in choices}, failed)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from optimized.arguments import HALVES
 from optimized.kernels import gated_linear as panel
 from parity.cases.linear import FEW_ROWS, MOST_TOKENS, dense_inputs, for_optimized, for_reference, terms, untried
 from parity.shape import Shape
@@ -15,9 +16,8 @@ from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 from reference.kernels import gated_linear as reference_panel
 from reference.kernels import linear as reference_linear
+from reference.model.config import ACTIVATIONS
 
-DTYPES = ("bfloat16", "float16")
-KINDS = ("silu", "gelu", "gelu_pytorch_tanh")
 BASE: dict[str, Any] = {
     "tokens": 4,
     "in_features": 320,
@@ -36,8 +36,8 @@ def corners() -> Iterator[Config]:
     for tokens in FEW_ROWS:
         yield BASE | {"tokens": tokens}
         yield BASE | {"tokens": tokens, "norm": True, "pdl": True}
-    for dtype in DTYPES:
-        for kind in KINDS:
+    for dtype in HALVES:
+        for kind in ACTIVATIONS:
             yield BASE | {"tokens": 20, "dtype": dtype, "kind": kind, "pdl": True}
         for rows in ("nan", "inf", "zeros", "tiny"):
             yield BASE | {"tokens": 20, "dtype": dtype, "rows": rows}
@@ -64,7 +64,7 @@ space = st.fixed_dictionaries(
         "in_features": st.integers(1, 60).map(lambda count: 8 * count) | st.integers(1, 400),
         "intermediate": st.integers(1, 80),
         "dtype": st.just("bfloat16"),
-        "kind": st.sampled_from(KINDS),
+        "kind": st.sampled_from(ACTIVATIONS),
         "norm": st.booleans(),
         "pdl": st.booleans(),
         "rows": st.sampled_from(["normal", "nan", "zeros"]),

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from optimized.arguments import HALVES
 from optimized.kernels import grouped_gated_linear as optimized_panel
-from optimized.kernels.gated_activation import KINDS
 from parity.cases import grouped_linear as ungated
 from parity.inputs import normal, spoiled
 from parity.shape import Shape
@@ -22,20 +22,20 @@ from reference.formats import Array, format_named
 from reference.kernels import grouped_gated_linear as reference_panel
 from reference.kernels.activation import gated_activation
 from reference.kernels.moe_dispatch import gather_rows
+from reference.model.config import ACTIVATIONS
 
-DTYPES = ungated.DTYPES
 # out_features: of gate, and of up. tokens: each pair is one of these, drawn at random.
 BASE = ungated.BASE | {"tokens": 6, "kind": "silu"}
 
 
 def corners() -> Iterator[Config]:
-    for dtype in DTYPES:
+    for dtype in HALVES:
         for tokens, pairs in ((1, 1), (1, 5), (8, 8), (9, 9), (30, 60), (64, 100)):
             yield BASE | {"tokens": tokens, "pairs": pairs, "dtype": dtype}
             yield BASE | {"tokens": tokens, "pairs": pairs, "dtype": dtype, "hit": 1, "pdl": True}
         yield BASE | {"pairs": 60, "spread": "uneven", "hit": 6, "dtype": dtype, "pdl": True}
         yield BASE | {"rows": "nan", "dtype": dtype}
-        for kind in KINDS:
+        for kind in ACTIVATIONS:
             yield BASE | {"kind": kind, "dtype": dtype, "tokens": 20, "pairs": 40}
     yield BASE | {"pairs": 0}
     yield BASE | {"pairs": 0, "rest": 0}
@@ -71,7 +71,7 @@ def corners() -> Iterator[Config]:
     yield BASE | {"tokens": 60, "pairs": 90, "row_stride": 1 << 26}
 
 
-space = st.tuples(ungated.space, st.integers(1, 40), st.sampled_from(KINDS)).map(
+space = st.tuples(ungated.space, st.integers(1, 40), st.sampled_from(ACTIVATIONS)).map(
     lambda parts: {**parts[0], "tokens": parts[1], "kind": parts[2]}
 )
 
@@ -144,7 +144,7 @@ def bytes_moved(config: Config) -> int:
     return elements * format_named(config["dtype"]).dtype.itemsize + 4 * (config["experts"] + 1 + pairs)
 
 
-# 2: as for `grouped_linear`. 1.5: exp and the reciprocal of a 16-bit output are the chip's approximations.
+# 2: as for `grouped_linear`. 4: exp and the reciprocal of a 16-bit output are the chip's approximations.
 OUTPUTS = (Output("out", of_magnitude=2.0, floor=4.0, in_place="out"),)
 TWIN = Twin(
     "grouped_gated_linear",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from optimized.arguments import HALVES
 from optimized.kernels import grouped_linear as optimized_panel
 from parity.inputs import far_apart, normal, spoiled, strided
 from parity.shape import MOST_DECODES, Shape
@@ -18,7 +19,6 @@ from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 from reference.kernels import grouped_linear as reference_panel
 
-DTYPES = ("bfloat16", "float16")
 SPREADS = ("even", "uneven")
 MOST_POISONED = 1 << 22  # elements of a weight up to which experts that are not hit hold NaN, and not only 0
 BASE: dict[str, Any] = {
@@ -38,7 +38,7 @@ BASE: dict[str, Any] = {
 
 
 def corners() -> Iterator[Config]:
-    for dtype in DTYPES:
+    for dtype in HALVES:
         for pairs in (1, 2, 8, 9, 40, 100):
             yield BASE | {"pairs": pairs, "dtype": dtype}
             yield BASE | {"pairs": pairs, "dtype": dtype, "hit": 1, "pdl": True}
@@ -88,7 +88,7 @@ space = st.fixed_dictionaries(
         "rest": st.integers(0, 9),
         "in_features": st.integers(1, 70).map(lambda count: 8 * count) | st.integers(1, 600),
         "out_features": st.integers(1, 130),
-        "dtype": st.sampled_from(DTYPES),
+        "dtype": st.sampled_from(HALVES),
         "rows": st.sampled_from(["normal", "nan"]),
         "row_stride": st.just(0),
         "pdl": st.booleans(),

@@ -12,13 +12,15 @@ from parity.inputs import far_apart, normal, strided
 from parity.shape import BLOCK_SIZE, MOST_DECODES, Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
+from reference.kernels import paged_attention as panel
 
 DTYPES = ("bfloat16", "float16")
 CONTEXT = 1152  # keys of each request that the benchmark has
 ARRAYS = ("q", "k_cache", "v_cache", "block_table", "query_start", "seq_lens")
-# "equal": all keys are, so that all weights are. "huge": scores of some hundreds. "nan": the values of the second
-# request. "zeros": q, so that the mean of the values comes out.
-KINDS = ("normal", "equal", "huge", "nan", "zeros")
+# "equal": all keys are, so that all weights are. "huge": scores of some hundreds. "nan": some values of the second
+# request; "nan_keys": some of its keys. "zeros": q, so that the mean of the values comes out. "sink": the first key
+# takes most of the weight and has no value, as in trained models, so that the result is made of weights that are tiny.
+KINDS = ("normal", "equal", "huge", "nan", "nan_keys", "zeros", "sink")
 BASE: dict[str, Any] = {
     "requests": 3,
     "lengths": [150, 37, 290],  # keys of each request; over and over, if there are more requests
@@ -46,6 +48,7 @@ def corners() -> Iterator[Config]:
         yield BASE | {"dtype": dtype, "requests": 11, "lengths": LENGTHS, "kv_heads": 1}
         yield BASE | {"dtype": dtype, **LARGE}
         yield BASE | {"dtype": dtype, "token_stride": 512}
+        yield BASE | {"dtype": dtype, "pdl": True, "queries": [1, 3, 2]}
     # The models' heads, whole and a rank's share.
     for heads, kv_heads in (
         (16, 8),
@@ -72,6 +75,7 @@ def corners() -> Iterator[Config]:
     yield BASE | {"requests": 4, "lengths": [0], "queries": [1]}
     yield BASE | {"requests": 4, "lengths": [3], "queries": [0]}
     yield BASE | {"requests": 0}
+    yield BASE | {"requests": 0, "more_tokens": 3}
     yield BASE | {"lengths": [2, 1, 5], "queries": [4]}  # queries that see no key
     yield BASE | {"lengths": [5, 16, 3], "block_size": 128}
     yield BASE | {"more_blocks": 70}
@@ -80,7 +84,14 @@ def corners() -> Iterator[Config]:
     yield BASE | {"scale": 1.0}
     yield BASE | {"scale": 0.01}
     yield BASE | {"requests": 150, "lengths": [3, 0, 20, 140], "kv_heads": 1}
+    # Programmatic dependent launch: new keys in the first chunk of a run and behind it, idle blocks, no barrier.
+    yield BASE | {"requests": 11, "lengths": LENGTHS, "kv_heads": 1, "queries": [8, 1, 2], "pdl": True}
+    yield BASE | {"requests": 5, "lengths": [0, 200, 0, 31, 0], "queries": [1, 1, 0, 0, 3], "pdl": True}
+    yield BASE | {"requests": 2, "lengths": [140, 17], "more_tokens": 3, "pdl": True}
+    yield BASE | {"head_dim": 256, "pdl": True}
     yield BASE | {"requests": 1, "lengths": [9000], "block_size": 128}
+    # Around and at the end of a span of 16 splits.
+    yield BASE | {"requests": 4, "lengths": [4096, 8192, 4095, 4097], "kv_heads": 1, "block_size": 128}
     yield BASE | {"requests": 4, "lengths": [3, 20000, 1, 130], "kv_heads": 1, "block_size": 128}
     yield BASE | {
         "requests": 40,
@@ -167,17 +178,27 @@ def inputs(config: Config, random: np.random.Generator) -> Call:
         q = (q.astype(np.float32) * 100).astype(q.dtype)
     elif kind == "zeros":
         q = np.zeros_like(q)
+    elif kind == "sink":
+        q = np.abs(q)
+        first = table[lengths > 0, 0]
+        k_cache[first, :, 0], v_cache[first, :, 0] = 1.75, 0
     elif kind == "nan" and config["requests"] > 1 and lengths[1]:
         v_cache[table[1, 0], :, 0, ::3] = np.nan
+    elif kind == "nan_keys" and config["requests"] > 1 and lengths[1]:
+        k_cache[table[1, 0], 0, 0, ::3] = np.nan
     elif kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}")
     if "token_stride" in config:
         q = strided(q, config["token_stride"])
     arrays = dict(zip(ARRAYS, (q, k_cache, v_cache, table, query_start, lengths), strict=True))
     constants: dict[str, Any] = {"max_query_len": int(queries.max(initial=0))}
-    if "scale" in config:
-        constants["scale"] = config["scale"]
+    constants |= {name: config[name] for name in ("scale", "pdl") if name in config}
     return Call(arrays, constants)
+
+
+def reference(*arrays: Array, max_query_len: int, scale: float | None = None, pdl: bool = False) -> Array:
+    """Whatever the launch."""
+    return panel.paged_attention(*arrays, max_query_len=max_query_len, scale=scale)
 
 
 def of_model(shape: Shape, tokens: int) -> Config | None:
@@ -206,6 +227,10 @@ TWIN = Twin(
     corners,
     space,
     inputs,
+    reference="parity.cases.paged_attention:reference",
     bytes_moved=bytes_moved,
     of_model=of_model,
+    # Two tiles of queries with 128 channels spill on Blackwell, up to 144 bytes, and nothing else does: the kernel's
+    # own tests hold Hopper, and 256 channels, to none.
+    local_bytes={"PagedAttention": 144},
 )

@@ -18,8 +18,8 @@ DTYPES = ("bfloat16", "float16")
 BASE: dict[str, Any] = {
     "requests": [[37, 37], [1, 150], [70, 133]],  # of each: queries, and keys with those of its queries
     "rest": 0,  # rows of q that are no request's
-    "heads": 2,
-    "kv_heads": 1,
+    "heads": 4,
+    "kv_heads": 2,  # so that it shows which of them a head has
     "head_dim": 64,
     "block_size": 128,
     "dtype": "bfloat16",
@@ -37,6 +37,7 @@ def corners() -> Iterator[Config]:
         yield BASE | {"token_stride": 1536, "dtype": dtype}
         yield BASE | {"scale": 0.5, "dtype": dtype}
         yield BASE | {"values": "large", "dtype": dtype}
+        yield BASE | {"values": "positive", "dtype": dtype}
     # Chunks that begin and end at and around the tiles of queries and of keys.
     for queries, keys in ((128, 128), (128, 256), (127, 255), (129, 257), (1, 1), (1, 129), (2, 384), (300, 300)):
         for head_dim in (64, 128):
@@ -106,6 +107,8 @@ def inputs(config: Config, random: np.random.Generator) -> Call:
     q = normal(random, num_tokens, config["heads"], config["head_dim"], dtype=dtype)
     if config.get("values") == "large":  # a few keys take it all
         q = (q.astype(np.float32) * 8).astype(q.dtype)
+    if config.get("values") == "positive":  # terms do not cancel, so that what all of them have wrong shows
+        v_cache = np.abs(v_cache)
     if config["token_stride"]:
         q = strided(q, config["token_stride"])
     arrays = {

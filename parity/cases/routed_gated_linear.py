@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from optimized.arguments import HALVES
 from optimized.kernels import routed_gated_linear as optimized_panel
-from optimized.kernels.gated_activation import KINDS
+from optimized.kernels.few_rows_routed import MOST_PAIRS
 from parity.cases.grouped_linear import expert_weights, rows_apart, sizes_of_model
 from parity.cases.moe_dispatch import ROUTINGS, choices
 from parity.inputs import normal, spoiled
@@ -22,9 +23,8 @@ from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 from reference.kernels import routed_gated_linear as reference_panel
 from reference.kernels.activation import gated_activation
+from reference.model.config import ACTIVATIONS
 
-DTYPES = ("bfloat16", "float16")
-MOST_PAIRS = 512
 BASE: dict[str, Any] = {
     "tokens": 11,
     "per_token": 3,
@@ -41,10 +41,10 @@ BASE: dict[str, Any] = {
 
 
 def corners() -> Iterator[Config]:
-    for dtype in DTYPES:
+    for dtype in HALVES:
         for tokens in (1, 2, 9, 33):
             yield BASE | {"tokens": tokens, "dtype": dtype, "pdl": tokens % 2 > 0}
-        for kind in KINDS:
+        for kind in ACTIVATIONS:
             yield BASE | {"kind": kind, "dtype": dtype, "tokens": 20}
         yield BASE | {"rows": "nan", "dtype": dtype, "tokens": 20}
     yield BASE | {"tokens": 0}
@@ -72,6 +72,14 @@ def corners() -> Iterator[Config]:
         yield BASE | {"offset": offset}
     yield BASE | {"tokens": 3, "experts": 16, "per_token": 8, "in_features": 2048, "out_features": 768, "pdl": True}
     yield BASE | {"tokens": 60, "row_stride": 1 << 26}
+    yield BASE | {
+        "tokens": 1,
+        "experts": 1,
+        "per_token": 32,
+        "routing": "one",
+        "in_features": 64,
+        "out_features": 24,
+    }
 
 
 space = st.fixed_dictionaries(
@@ -82,11 +90,11 @@ space = st.fixed_dictionaries(
         "routing": st.sampled_from(ROUTINGS),
         "in_features": st.integers(1, 70).map(lambda count: 8 * count) | st.integers(1, 600),
         "out_features": st.integers(1, 130),
-        "dtype": st.sampled_from(DTYPES),
+        "dtype": st.sampled_from(HALVES),
         "rows": st.sampled_from(["normal", "nan"]),
         "row_stride": st.just(0),
         "pdl": st.booleans(),
-        "kind": st.sampled_from(KINDS),
+        "kind": st.sampled_from(ACTIVATIONS),
     }
 )
 

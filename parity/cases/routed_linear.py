@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
+from optimized.arguments import HALVES
 from parity.cases import routed_gated_linear as gated
 from parity.cases.grouped_linear import rows_apart
 from parity.cases.moe_dispatch import ROUTINGS, choices
@@ -16,12 +17,11 @@ from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
 from reference.kernels import routed_linear as reference_panel
 
-DTYPES = gated.DTYPES
 BASE = {name: value for name, value in gated.BASE.items() if name != "kind"} | {"residual": True}
 
 
 def corners() -> Iterator[Config]:
-    for dtype in DTYPES:
+    for dtype in HALVES:
         for tokens in (1, 2, 9, 33):
             for residual in (False, True):
                 pdl = residual == (tokens % 2 > 0)
@@ -64,6 +64,14 @@ def corners() -> Iterator[Config]:
             "pdl": True,
         }
     yield BASE | {"tokens": 60, "row_stride": 1 << 26}
+    yield BASE | {
+        "tokens": 1,
+        "experts": 1,
+        "per_token": 32,
+        "routing": "one",
+        "in_features": 64,
+        "out_features": 24,
+    }
 
 
 space = st.tuples(gated.space, st.booleans()).map(

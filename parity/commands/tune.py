@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Sequence
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         directory = options.out or (tuned.packaged_directory() if options.write else tuned.user_directory())
         chip = torch.cuda.get_device_name()
         file = directory / tuned.file_name(chip)
-        kept = tuned.read(file)
+        kept, versions = tuned.read(file)
     except (CheckpointError, ConfigError, ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     device = device_of(torch.empty(0, device="cuda"))
@@ -51,8 +52,12 @@ def main(arguments: Sequence[str]) -> int:
         for tokens in options.tokens
         for one in subjects_of(config, tokens)
     }
+    _require_known(options.without, (choice for one, _ in work.values() for choice in one.choices(device.arch)))
     console = Console()
     console.print(f"{chip}, torch {torch.__version__}", highlight=False)
+    if kept and versions != tuned.installed_versions():
+        console.print(f"{file} is of other versions of the libraries: nothing of it is kept", highlight=False)
+        kept = []
     kernels = [
         kernel
         for one, _ in work.values()
@@ -72,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         if found.times:
             measured.append(tuned.Measured(subject.operation, subject.sizes, subject.rows, subject.dtype, found.times))
     console.print(table)
-    write(file, chip, tuned.Tuned([*kept, *measured]).measured.values())
+    write(file, chip, tuned.installed_versions(), tuned.Tuned([*kept, *measured]).measured.values())
     print(f"{len(measured)} measurements are in {file}")
     if died is not None:
         raise UsageError(
@@ -85,13 +90,29 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("diptych tune", description=__doc__)
     parser.add_argument("model", nargs="+", metavar="MODEL", help="as for `diptych serve`, or a shape such as qwen3-8b")
-    parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS, metavar="N", help="of a step")
+    parser.add_argument("--tokens", nargs="+", type=_at_least_one, default=TOKENS, metavar="N", help="of a step")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--write", action="store_true", help="keep it in the package, for all who have such a chip")
     where.add_argument("--out", type=Path, metavar="DIR", help="keep it there (default: the cache)")
     parser.add_argument("--without", nargs="+", default=(), metavar="CHOICE", help="leave out, as 'quack 128x256 2x1'")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes that compile")
+    jobs = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=_at_least_one, default=jobs, metavar="N", help="processes that compile")
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    """Errors: ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
+def _require_known(without: Iterable[str], choices: Iterable[str]) -> None:
+    """Errors: UsageError for what no operation could be computed by."""
+    known = dict.fromkeys(choices)
+    for choice in without:
+        if choice not in known:
+            raise UsageError(f"--without {choice!r}: there is no such choice here; there are {', '.join(known)}")
 
 
 def _add_row(table: Table, subject: Any, found: Any) -> None:
@@ -110,12 +131,8 @@ def _add_row(table: Table, subject: Any, found: Any) -> None:
     table.add_row(*row, others, escape(left_out))
 
 
-def write(file: Path, chip: str, measured: Iterable[Any]) -> None:
-    """One measurement a line, in order."""
-    from importlib import metadata
-
-    names = ("torch", "quack-kernels", "flash-attn-4", "nvidia-cutlass-dsl")
-    versions = {name: metadata.version(name) for name in names}
+def write(file: Path, chip: str, versions: Mapping[str, str], measured: Iterable[Any]) -> None:
+    """One measurement a line, in order. The file is replaced as a whole: whoever reads it finds the old or the new."""
     rows = [
         json.dumps(
             {
@@ -128,6 +145,11 @@ def write(file: Path, chip: str, measured: Iterable[Any]) -> None:
         )
         for one in sorted(measured, key=lambda one: (*one.subject, one.rows))
     ]
-    head = f'{{"chip": {json.dumps(chip)}, "versions": {json.dumps(versions)}, "measured": [\n'
+    head = f'{{"chip": {json.dumps(chip)}, "versions": {json.dumps(dict(versions))}, "measured": [\n'
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(head + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
+    part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
+    try:
+        part.write_text(head + ",\n".join(rows) + "\n]}\n", encoding="utf-8")
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ def paged_attention(
     k_cache: Array,  # [B, Nkv, bs, D]
     v_cache: Array,  # [B, Nkv, bs, D]
     block_table: Array,  # i32 [R, M], M >= 1: the blocks that hold a request's keys, in order; -1 pads
-    query_start: Array,  # i32 [R + 1]: request r has the queries query_start[r] .. query_start[r + 1] - 1
+    query_start: Array,  # i32 [R + 1], from 0: request r has the queries query_start[r] .. query_start[r + 1] - 1
     seq_lens: Array,  # i32 [R]: keys of each request, those of its queries included
     *,
     max_query_len: int,  # no request has more queries; static, because it is a shape

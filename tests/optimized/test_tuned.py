@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,15 +75,32 @@ def test_a_file_is_named_after_the_chip() -> None:
     assert file_name("NVIDIA H100 80GB HBM3") == "h100-80gb-hbm3.json"
 
 
+ONE = {"operation": "linear", "sizes": [8, 8], "rows": 64, "dtype": "bfloat16", "microseconds": {C: 1, B: 2}}
+
+
+def file_text(chip: str = "NVIDIA H200", versions: dict[str, str] | None = None, **measurement: Any) -> str:
+    return json.dumps({"chip": chip, "versions": versions or {}, "measured": [measurement]})
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    """The control: it is not refused for another reason."""
+    file = tmp_path / "h200.json"
+    file.write_text(file_text(versions={"torch": "1.0"}, **ONE))
+    assert read(file) == ([Measured.of_json(ONE)], {"torch": "1.0"})
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "{",
         "[]",
         "{}",
-        '{"measured": [{"operation": "linear"}]}',
-        '{"measured": [{"operation": "o", "sizes": [1], "rows": 1, "dtype": "d", "microseconds": {"a": 0}}]}',
-        '{"measured": [{"operation": "o", "sizes": [1], "rows": 1, "dtype": "d", "microseconds": {}}]}',
+        file_text(operation="linear"),
+        file_text(**ONE | {"microseconds": {"a": 0}}),
+        file_text(**ONE | {"microseconds": {"a": math.inf}}),
+        file_text(**ONE | {"microseconds": {}}),
+        file_text(**ONE | {"rows": 0}),
+        file_text(chip="NVIDIA H200 NVL", **ONE),
     ],
 )
 def test_a_file_that_is_something_else_is_told_of(tmp_path: Path, text: str) -> None:
@@ -87,22 +108,46 @@ def test_a_file_that_is_something_else_is_told_of(tmp_path: Path, text: str) -> 
     file.write_text(text)
     with pytest.raises(ValueError, match=r"h200\.json does not hold what `diptych tune` writes: .*; remove it"):
         read(file)
-    assert read(tmp_path / "none.json") == []
+    assert read(tmp_path / "none.json") == ([], {})
 
 
-def test_what_a_user_has_measured_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def of_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of an H200's user."""
     monkeypatch.setenv("DIPTYCH_CACHE", str(tmp_path))
     tuned.tuned.cache_clear()
-    one = {"operation": "linear", "sizes": [8, 8], "rows": 64, "dtype": "bfloat16", "microseconds": {C: 1, B: 2}}
     (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned/h200.json").write_text(json.dumps({"measured": [one]}))
-    device = CompileOnly(ARCHS["sm_90a"], lambda *_: None)
-    x = Outline((64, 8), "bfloat16", device)
-    assert tuned_for(device, x).ranked("linear", (8, 8), "bfloat16", 64) == (C, B)
+    yield tmp_path / "tuned/h200.json"
     tuned.tuned.cache_clear()
+
+
+def ranked() -> tuple[str, ...]:
+    device = CompileOnly(ARCHS["sm_90a"], lambda *_: None)
+    return tuned_for(device, Outline((64, 8), "bfloat16", device)).ranked("linear", (8, 8), "bfloat16", 64)
+
+
+def test_what_a_user_has_measured_comes_first(of_user: Path, caplog: pytest.LogCaptureFixture) -> None:
+    of_user.write_text(file_text(versions=tuned.installed_versions(), **ONE))
+    assert ranked() == (C, B)
+    assert caplog.text == ""
+
+
+def test_what_other_versions_were_measured_with_is_used_and_told(
+    of_user: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of_user.write_text(file_text(versions=tuned.installed_versions() | {"torch": "1.0"}, **ONE))
+    assert ranked() == ranked() == (C, B)
+    (told,) = caplog.messages
+    assert re.search(r"h200\.json was measured with torch 1\.0 \(now \d.*\): `diptych tune` measures", told)
+
+
+def test_a_file_that_cannot_be_read_is_no_reason_not_to_serve(of_user: Path, caplog: pytest.LogCaptureFixture) -> None:
+    of_user.mkdir()
+    assert ranked() == ()
+    assert "what `diptych tune` has measured here is not used" in caplog.text
 
 
 def test_files_of_the_package_can_be_read() -> None:
     for file in packaged_directory().glob("*.json"):
         assert file.name == file_name(json.loads(file.read_text())["chip"])
-        assert len(read(file)) > 10
+        assert len(read(file)[0]) > 10

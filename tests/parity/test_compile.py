@@ -38,18 +38,10 @@ def failures(name: str, arch: Arch, kernels: Library, *, every: int) -> list[str
     return [record.reason for record in records if record.status == "fail"]
 
 
-SPILLS = pytest.mark.xfail(reason="issue 6: 144 bytes of local memory a thread, head_dim 256 on Blackwell", strict=True)
-
-
 @pytest.mark.parametrize(
     ("name", "arch"),
     [
-        pytest.param(
-            name,
-            arch,
-            id=f"{name}-{arch.name}",
-            marks=[SPILLS] if name == "paged_attention" and arch.name != "sm_90a" else [],
-        )
+        pytest.param(name, arch, id=f"{name}-{arch.name}")
         for name in names()
         for arch in ARCHS.values()
         if not twin_named(name).library or (name, arch) == ("linear_many_rows", SM_100A)

@@ -19,7 +19,7 @@ from parity.cases import twin_named
 from parity.cases.grouped_linear import offsets_of
 from parity.executors.poisoned import POISONS
 from parity.executors.simulate.executor import SimulateExecutor
-from parity.harness import call_of
+from parity.harness import call_of, try_case
 from parity.inputs import normal
 from parity.judge import Expectation, expectations
 from parity.twin import Call, Output, Twin
@@ -164,3 +164,17 @@ def test_a_routed_token_has_the_same_bits_in_any_company(name: str, arch: Arch, 
         of_tokens = {key: array[tokens] for key, array in call.arrays.items() if key != "weight"}
         some = replace(call, arrays={**call.arrays, **of_tokens})
         assert np.array_equal(bits(results_of(twin, some, executor)), bits(whole[tokens])), f"tokens {tokens}"
+
+
+# One token that goes to the same expert each time; an expert with more pairs than a chunk takes, whose chunks blocks
+# take in any order.
+CROWDED = ({"tokens": 1, "experts": 1, "per_token": 20}, {"tokens": 40, "experts": 16, "per_token": 2})
+
+
+@pytest.mark.parametrize("sizes", CROWDED)
+@pytest.mark.parametrize("name", ["routed_gated_linear", "routed_linear"])
+def test_one_expert_may_have_all_pairs(name: str, sizes: dict[str, int], kernels: Library) -> None:
+    twin = twin_named(name)
+    config = {**next(iter(twin.corners())), **sizes, "routing": "one", "in_features": 64, "out_features": 24}
+    record = try_case(twin, config, SimulateExecutor(SM_90A, kernels))
+    assert record.ok, record.reason

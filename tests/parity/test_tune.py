@@ -14,6 +14,7 @@ from rich.table import Table
 from engine.checkpoint import shape_file
 from engine.checkpoint.checkpoint import read_config
 from engine.cli import main
+from engine.usage import UsageError
 from optimized.compile.arch import SM_90A, SM_100A, Arch
 from optimized.compile.build import CompileError
 from optimized.compile.kernel import Kernel
@@ -24,7 +25,7 @@ from parity.bench import build_each as building
 from parity.bench import tune_measure
 from parity.bench.tune_measure import Found, time_each
 from parity.bench.tune_work import Subject, subjects_of
-from parity.commands.tune import _add_row, write
+from parity.commands.tune import _add_row, _parser, _require_known, write
 
 
 def subjects(name: str, tokens: int) -> dict[str, Subject]:
@@ -76,11 +77,42 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     one = Measured("linear", (64, 32), 128, "bfloat16", {"cublas": 2.5, "quack 128x192 2x1 pingpong": 1.25})
     other = Measured("linear", (64, 32), 16, "bfloat16", {"cublas": 1.0})
     file = tmp_path / "tuned" / file_name("NVIDIA H200")
-    write(file, "NVIDIA H200", [one, other])
-    assert read(file) == [other, one]
+    versions = {"torch": "2.0"}
+    write(file, "NVIDIA H200", versions, [one, other])
+    assert read(file) == ([other, one], versions)
     again = Measured("linear", (64, 32), 128, "bfloat16", {"cublas": 1.5})
-    write(file, "NVIDIA H200", Tuned([*read(file), again]).measured.values())
-    assert read(file) == [other, again]
+    write(file, "NVIDIA H200", versions, Tuned([*read(file)[0], again]).measured.values())
+    assert read(file) == ([other, again], versions)
+
+
+def test_a_file_is_never_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, file = Measured("linear", (64, 32), 128, "bfloat16", {"cublas": 2.5}), tmp_path / file_name("NVIDIA H200")
+    write(file, "NVIDIA H200", {}, [one])
+    write_text = Path.write_text
+
+    def half(path: Path, text: str, **named: str) -> None:
+        write_text(path, text[: len(text) // 2], **named)
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match="no space left"):
+        write(file, "NVIDIA H200", {}, [one, one])
+    assert read(file) == ([one], {}) and list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("options", [["--tokens", "0"], ["--tokens", "128", "-1"], ["--jobs", "0"], ["--jobs", "many"]])
+def test_numbers_that_make_no_sense_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["qwen3-8b", *options])
+    assert "is not a number of 1 or more" in capsys.readouterr().err
+
+
+def test_a_choice_that_there_is_not_cannot_be_left_out() -> None:
+    """It could be one that was misspelt, and that leaves the GPU in an error."""
+    choices = list(subjects("qwen3-8b", 512)["qkv"].choices(SM_90A))
+    _require_known(choices[:2], choices)
+    with pytest.raises(UsageError, match="--without 'quack 128x256': there is no such choice here; there are cublas, "):
+        _require_known([choices[0], "quack 128x256"], choices)
 
 
 def test_what_does_not_compile_is_told_and_the_rest_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +145,21 @@ def test_choices_that_do_not_compile_or_are_not_wanted_are_left_out() -> None:
     failed, choices = tune_measure._sorted_out(subject, device, {kernel: "does not compile"}, [second])
     assert failed == {first: "does not compile", second: "not tried"}
     assert choices == ["cublas", *rest]
+
+
+def test_what_the_gpu_has_no_room_for_is_told_and_the_rest_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 7 GiB")
+
+    monkeypatch.setattr(tune_measure, "maker", lambda *_: full)
+    monkeypatch.setattr(tune_measure, "sets_for", lambda _: 2)
+    subject, device = subjects("qwen3-8b", 512)["qkv"], CompileOnly(SM_90A, lambda *_: None)
+    found = tune_measure.measure(subject, device, 8, {}, ["cublas"])
+    assert found.times == {} and found.is_alive
+    assert found.failed.pop("cublas") == "not tried"
+    assert set(found.failed.values()) == {"OutOfMemoryError: tried to allocate 7 GiB"}
 
 
 def test_a_choice_that_fails_leaves_the_others() -> None:

@@ -83,6 +83,7 @@ def of(*shape: int, dtype: str = "bfloat16") -> Outline:
     return Outline(shape, dtype, device)
 
 
+SQUARE, SQUARE_X = of(8, 64, 64), of(6, 64)
 GROUPED = {"x": of(6, 64), "weight": of(8, 32, 64), "expert_offsets": of(9, dtype="int32")}
 GATED = GROUPED | {"src_token": of(6, dtype="int32")}
 ROUTED = {"x": of(6, 64), "weight": of(8, 32, 64), "expert_ids": of(6, 2, dtype="int32"), "kind": "silu"}
@@ -121,7 +122,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         grouped_gated_linear,
         {"weight": of(8, 33, 64)},
-        "weight has 33 rows an expert; gate and up must have as many each",
+        "weight has 33 rows an expert; gate and up must have as many as each other",
     ),
     (grouped_gated_linear, {"kind": "relu"}, "unknown activation 'relu'; known are silu, gelu"),
     (
@@ -132,7 +133,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (
         routed_gated_linear,
         {"weight": of(8, 33, 64)},
-        "weight has 33 rows an expert; gate and up must have as many each",
+        "weight has 33 rows an expert; gate and up must have as many as each other",
     ),
     (routed_gated_linear, {"kind": "relu"}, "unknown activation 'relu'; known are silu, gelu"),
     (routed_gated_linear, {"out": of(6, 2, 32)}, r"out is .*\[6, 2, 32\]; it must be bfloat16 \[6, 2, 16\]"),
@@ -146,6 +147,25 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (routed_linear, {"expert_weights": of(6, 2)}, "expert_weights is bfloat16 .*; it must be float32"),
     (routed_linear, {"residual": of(6, 64)}, r"residual is bfloat16 \[6, 64\]; it must be bfloat16 \[6, 32\]"),
     (grouped_gated_linear, {"out": of(6, 32)}, r"out is bfloat16 \[6, 32\]; it must be bfloat16 \[6, 16\]"),
+    (
+        routed_gated_linear,
+        {"out": Outline((6, 2, 16), "bfloat16", device, (48, 8, 1))},
+        r"strides \[48, 8, 1\], of which that of axis 1 must be 16 or more",
+    ),
+    (
+        routed_gated_linear,
+        {"out": Outline((6, 2, 16), "bfloat16", device, (32, 24, 1))},
+        "rows of out have 32 elements and begin 32 apart",
+    ),
+    (routed_gated_linear, {"experts_of_all": 7}, "experts_of_all is 7; the router chooses of these 8 at least"),
+    (routed_gated_linear, {"weight": of(0, 32, 64)}, "1 to 512 experts; these are 0"),
+    (routed_linear, {"weight": of(0, 32, 64)}, "1 to 512 experts; these are 0"),
+    (
+        grouped_linear,
+        {"weight": of(0, 32, 64), "expert_offsets": of(1, dtype="int32")},
+        "1 to 512 experts; these are 0",
+    ),
+    (grouped_linear, {"weight": SQUARE, "out": SQUARE_X, "x": SQUARE_X}, "out and x are the same memory"),
 ]
 
 
@@ -157,6 +177,15 @@ def test_what_does_not_fit_is_refused(operation: Any, changed: dict[str, Any], m
     with pytest.raises((ValueError, TypeError), match=message):
         operation(**{**RIGHT[operation], **changed})
     assert len(launched) == LAUNCHES[operation]
+
+
+@given(per_token=st.integers(1, 32), experts=st.integers(1, 40))
+def test_a_token_alone_has_room_for_each_of_its_experts(per_token: int, experts: int) -> None:
+    """Be it the same one each time: each is a chunk."""
+    x, weight, ids = of(1, 64), of(experts, 96, 64), of(1, per_token, dtype="int32")
+    constants = routed_constants("routed_gated_linear", device, x, weight, ids, None, parts=2, pdl=True)
+    row_tiles = constants[6]
+    assert row_tiles == 1 and experts + MOST_PAIRS // (8 * row_tiles) >= per_token
 
 
 def test_nothing_is_launched_without_rows() -> None:
@@ -184,7 +213,7 @@ def test_one_token_is_one_launch_of_the_same_tiles() -> None:
 def test_a_routed_launch_fits_its_chip(tokens: int, per_token: int, experts: int, others: int) -> None:
     x, weight, ids = of(tokens, 64), of(experts, 96, 64), of(tokens, per_token, dtype="int32")
     _, _, _, _, _, _, row_tiles, tiles, stages, *_ = routed_constants(
-        device, x, weight, ids, experts + others, parts=2, pdl=True
+        "routed_gated_linear", device, x, weight, ids, experts + others, parts=2, pdl=True
     )
     most = 8 * row_tiles
     room = experts + MOST_PAIRS // most

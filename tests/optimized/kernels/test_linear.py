@@ -8,8 +8,10 @@ import pytest
 
 from optimized.compile.arch import SM_90A
 from optimized.device import CompileOnly, Outline
+from optimized.kernels.few_rows_launch import access_of, strides_of
 from optimized.kernels.gated_linear import GatedLinear, gated_linear
 from optimized.kernels.linear import Linear, linear
+from optimized.kernels.linear_many_rows_gemm import ManyRowsGemm
 from optimized.kernels.vocabulary_head import VocabularyHeadKernel, vocabulary_head
 
 
@@ -62,6 +64,56 @@ def test_many_rows_are_left_to_another_kernel_unless_they_are_to_be_invariant() 
     assert [type(one) for one in on.kernels] == [Linear] * 3
     linear(on.tensor(33, 64), on.tensor(48, 64))  # cuBLAS, which is not launched by an outline
     assert len(on.kernels) == 3
+
+
+@pytest.mark.parametrize("rows", [33, 300])
+def test_many_rows_that_lie_where_no_library_takes_them_are_few_rows_several_times(rows: int) -> None:
+    on = Launches()
+    odd = on.tensor(rows, 99), on.tensor(48, 99)
+    gated_linear(*odd, kind="silu")
+    linear(*odd, on.tensor(48), on.tensor(rows, 48))
+    linear(*odd, on.tensor(48, dtype="float32"))
+    assert [type(one) for one in on.kernels] == [GatedLinear, Linear, Linear]
+    on.kernels.clear()
+    even = on.tensor(rows, 96), on.tensor(48, 96)
+    gated_linear(*even, kind="silu")
+    linear(*even, on.tensor(48), on.tensor(rows, 48))
+    assert [type(one) for one in on.kernels] == [ManyRowsGemm] * 2
+
+
+def test_no_copy_is_wider_than_all_that_it_is_for() -> None:
+    """An axis of one element has no next, whatever its stride is: that row is as if it were alone."""
+    on = Launches()
+    assert strides_of(on.tensor(3, 64, strides=(72, 1))) == (72,)
+    assert strides_of(on.tensor(1, 64, strides=(71, 1))) == (64,)
+    assert strides_of(on.tensor(2, 1, 64, strides=(71, 3, 1))) == (71, 64)
+    assert strides_of(on.tensor(1, 2, 64, strides=(7, 72, 1))) == (144, 72)
+    assert access_of(on.tensor(1, 64, strides=(71, 1))) == 16
+    assert access_of(on.tensor(2, 1, 64, strides=(71, 3, 1))) == 2
+    assert access_of(on.tensor(2, 64), on.tensor(64, address=260)) == 4
+
+
+def test_memory_that_is_read_is_not_written() -> None:
+    on = Launches()
+    x, weight, residual = on.tensor(3, 64), on.tensor(64, 64, address=512), on.tensor(3, 64, address=1024)
+    assert linear(x, weight, None, residual, out=residual) is residual
+    for operation, rest in ((linear, {}), (gated_linear, {"kind": "silu"})):
+        of = weight if operation is linear else on.tensor(128, 64, address=512)
+        with pytest.raises(ValueError, match="out and x are the same memory; x is read while out is written"):
+            operation(x, of, **rest, out=x)
+    assert len(on.kernels) == 1
+
+
+def test_nothing_is_taken_and_ignored() -> None:
+    on = Launches()
+    x, weight = on.tensor(3, 64), on.tensor(48, 64)
+    for given in ({"eps": 1e-6}, {"weight_bias": 1.0}):
+        for operation, rest in ((linear, {}), (gated_linear, {"kind": "silu"}), (vocabulary_head, {})):
+            with pytest.raises(ValueError, match="which are a norm's, and there is no norm_weight"):
+                operation(x, weight, **rest, **given)
+    with pytest.raises(ValueError, match=r"out.token_ids is given, and token_ids is not asked for"):
+        vocabulary_head(x, weight, out=(None, on.tensor(3, dtype="int32"), None))
+    assert on.kernels == []
 
 
 def test_what_does_not_fit_is_refused() -> None:

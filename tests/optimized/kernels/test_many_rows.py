@@ -114,6 +114,9 @@ def test_rows_that_the_copy_engine_does_not_take_are_left_to_cublas() -> None:
         ({"activation": "silu", "bias": of(N)}, "neither bias nor residual"),
         ({"choice": "cublas", "invariant": True}, "is not invariant"),
         ({"choice": "cublas", "activation": "silu"}, "no gated activation"),
+        ({"choice": "cublas", "bias": of(N), "residual": of(T, N)}, "not both in one rounding; quack does"),
+        ({"choice": "cublas", "bias": of(N, dtype="float32")}, "cublas adds a bias of x's dtype"),
+        ({"choice": ""}, "unknown choice ''"),
         ({"choice": "torch"}, "unknown choice 'torch'; known are 'cublas' and 'quack TILING'"),
         ({"choice": "quack 128x208 2x1", "activation": "silu"}, "a multiple of 32"),
         ({"bias": of(N + 1)}, "bias is"),
@@ -160,6 +163,10 @@ def test_a_grouped_product_passes_over_what_cannot(measured: dict[str, Tuned]) -
     assert not fits_tiling(Tiling.parse(wide.removeprefix("quack ")), 9, is_gated=False, gathers=True)
     with pytest.raises(ValueError, match="torch neither gathers nor gates, is not invariant, and takes no out"):
         experts(choice="torch", out=of(R, N))
+    half = of(R, K, dtype="float16"), of(E, N, K, dtype="float16"), of(E + 1, dtype="int32")
+    with pytest.raises(ValueError, match="torch's grouped product is of bfloat16; these are float16"):
+        grouped.grouped_linear_many_rows(*half, choice="torch")
+    assert experts(choice="torch").shape == (R, N), "of outlines it launches nothing"
     with pytest.raises(ValueError, match="clusters are one tile wide"):
         experts(choice=wide, src_token=of(50, dtype="int32"))
 

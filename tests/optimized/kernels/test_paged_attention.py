@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 import optimized.kernels.paged_attention as module
 from optimized.compile.arch import SM_90A, SM_100A, Arch
+from optimized.compile.artifact import Artifact
+from optimized.compile.build import build
 from optimized.compile.library import Library
 from optimized.device import CompileOnly, Outline
 from optimized.kernels.paged_attention import paged_attention
@@ -149,10 +152,72 @@ def test_what_decides_bits_is_the_same_for_every_batch() -> None:
     assert {deciding(max_query_len=queries) for queries in range(9)} == {deciding()}
 
 
+def test_splits_that_warps_cannot_share_are_refused() -> None:
+    """Keys would be left out: of 64, each of eight warps would take none."""
+    for split in (0, 64, 200):
+        with pytest.raises(ValueError, match=f"split is {split}; it must be a multiple of 8 warps' 16 keys"):
+            launch_of(split=split)
+    assert launch_of(split=128, head_dim=256).split == 128
+
+
+def test_blocks_that_registers_may_keep_out_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared memory has room for two blocks of 256 threads; the compiler may give each all registers of a chip's
+    multiprocessor, and then one waits for ever for one that cannot start."""
+    monkeypatch.setattr(module, "attention_launch", partial(attention_launch, blocks_per_sm=2))
+    caches = {name: ((900, 2, 16, 64), "bfloat16") for name in ("k_cache", "v_cache")}
+    with pytest.raises(ValueError, match=r"264 blocks wait for each other, and sm_90a with 132 .* holds 132 at once"):
+        call(q=((3, 8, 64), "bfloat16"), block_table=((3, 1000), "int32"), **caches)
+
+
+def built(arch: Arch, *, head_dim: int = 64, max_query_len: int = 1, **options: Any) -> Artifact:
+    """Five heads that share a KV head, and keys in splits that blocks share."""
+    kernels: list[Any] = []
+    outline = partial(Outline, panel_device=CompileOnly(arch, lambda kernel, _: kernels.append(kernel)))
+    q, cache = outline((3, 5, head_dim), "bfloat16"), outline((90, 1, 16, head_dim), "bfloat16")
+    numbers = (outline(shape, "int32") for shape in ((3, 30), (4,), (3,)))
+    paged_attention(q, cache, cache, *numbers, max_query_len=max_query_len, **options)
+    return build(kernels[0], arch)
+
+
+def places(ptx: str, pattern: str) -> list[int]:
+    return [match.start() for match in re.finditer(pattern, ptx)]
+
+
+def test_what_a_dependent_launch_does_before_it_waits() -> None:
+    """It fetches keys, and reads lengths and tables; it reads no query, and writes nothing. It lets the next launch
+    begin when all blocks have passed the barrier."""
+    ptx = built(SM_90A, pdl=True).ptx
+    waits, (begins,) = places(ptx, r"griddepcontrol\.wait"), places(ptx, r"griddepcontrol\.launch_dependents")
+    fetches, (barrier,) = places(ptx, r"cp\.async\.cg"), places(ptx, r"ld\.acquire\.gpu")
+    queries = places(ptx, r"ld\.global\.v4")
+    assert waits[0] < fetches[0] < waits[1] < min(queries) and min(places(ptx, r"st\.global")) > waits[1]
+    assert barrier < begins < max(queries), "what was kept is read after the barrier"
+    assert len(waits) == 3 and "ld.global.nc" not in ptx
+
+
+@pytest.mark.parametrize(
+    ("arch", "head_dim", "queries"),
+    [(SM_90A, 256, 1), (SM_90A, 128, 8), (SM_100A, 256, 1)],
+    ids=lambda value: value.name if isinstance(value, Arch) else str(value),
+)
+def test_no_registers_are_spilled_and_an_ordinary_launch_knows_nothing_of_others(
+    arch: Arch, head_dim: int, queries: int
+) -> None:
+    """Where sums take 128 registers of a thread. Blackwell's spills of two tiles are in the case file."""
+    artifact = built(arch, head_dim=head_dim, max_query_len=queries)
+    assert [one.local_bytes for one in artifact.resources] == [0]
+    assert "griddepcontrol" not in artifact.ptx
+    shape = {"num_requests": 3, "max_keys": 480, "num_heads": 5, "num_kv_heads": 1, "head_dim": head_dim}
+    planned = attention_launch(arch, arch.num_sms, **shape, max_query_len=queries)
+    assert [one.shared_bytes for one in artifact.resources] <= [planned.shared_bytes]
+
+
 def test_queries_are_rounded_up() -> None:
     assert [queries_capacity(count) for count in range(9)] == [1, 1, 2, 4, 4, 8, 8, 8, 8]
     with pytest.raises(ValueError, match="longer chunks are for prefill attention"):
         queries_capacity(9)
+    with pytest.raises(ValueError, match="max_query_len is -1; it must be 0 to 8"):
+        queries_capacity(-1)
 
 
 def test_more_keys_than_a_block_can_add_up_are_refused() -> None:

@@ -87,7 +87,9 @@ def test_any_batch_in_any_blocks(seed: int, lengths: list[tuple[int, int]], bloc
     query_lens = [queries for queries, _ in lengths]
     batch = Paged(seed, query_lens, [queries + context for queries, context in lengths], block_size, np.float32)
     actual = paged_attention(*batch.arguments(), max_query_len=max(query_lens) + slack)
-    assert ulp_error(actual, batch.expected()) <= FLOAT32_ULPS
+    # Values may cancel, as far as one searches: so errors are those of the values, and not of the row that is left.
+    largest = max((float(np.abs(v).max(initial=0)) for _, _, v in batch.requests), default=0.0)
+    assert np.abs(actual - batch.expected()).max(initial=0.0) <= 16 * 2.0**-23 * largest
 
 
 def test_rows_beyond_the_last_request_give_zero(run: Callable[..., Any]) -> None:

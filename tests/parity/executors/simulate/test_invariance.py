@@ -10,7 +10,7 @@ import pytest
 from optimized.compile.arch import SM_90A
 from optimized.compile.library import Library
 from optimized.kernels.linear_many_rows import linear_many_rows
-from optimized.kernels.prefill_attention import prefill_attention
+from optimized.kernels.prefill_attention import CHOICES, prefill_attention
 from optimized.libraries import FLASH_ATTENTION, QUACK, missing
 from parity.cases.prefill_attention import BASE
 from parity.cases.prefill_attention import inputs as attention_inputs
@@ -60,13 +60,14 @@ def test_rows_of_a_product(device: SimulatedDevice) -> None:
 
 
 def test_queries_of_a_chunk(device: SimulatedDevice) -> None:
-    """Those of the last 60 tokens, as a chunk of their own and as the end of a larger one, beside another request."""
+    """Those of the last 60 tokens, as a chunk of their own and as the end of a larger one, beside another request; and
+    by each choice, since what `diptych tune` has measured may make another for another number of tokens."""
     call = attention_inputs(BASE | {"requests": [[150, 200], [20, 20]]}, np.random.default_rng(0))
     arrays = dict(call.arrays)
 
-    def attended(**changed: Array) -> Array:
+    def attended(choice: str | None = None, **changed: Array) -> Array:
         with device.memory(0xFF):
-            out = prefill_attention(*(given(device, array) for array in (arrays | changed).values()))
+            out = prefill_attention(*(given(device, array) for array in (arrays | changed).values()), choice=choice)
             return bits(out.array.copy())
 
     whole = attended()
@@ -76,3 +77,5 @@ def test_queries_of_a_chunk(device: SimulatedDevice) -> None:
     )
     assert np.array_equal(whole[90:150], part)
     assert not np.array_equal(whole[89:149], part)
+    for choice in CHOICES:
+        assert np.array_equal(whole, attended(choice)), choice
