@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import cute
 
-from optimized.arguments import INT32, UINT32, require, sizes_of
+from optimized.arguments import INT32, require, sizes_of
 from optimized.device import Tensor
 from optimized.kernels.any_strides import any_strides
-from optimized.kernels.row_cluster import THREADS
 from optimized.kernels.rows import vector_of
 
 BITS = 32  # of a word; the lowest bit is of the lowest id
+UINT32 = ("uint32",)
 
 u32 = cutlass.Uint32
 i32 = cutlass.Int32
@@ -49,12 +49,13 @@ def forbid(
     request: cutlass.Int32,
     first: cutlass.Int32,  # id of the block's first element, a multiple of BITS
     sForbidden: cute.Tensor,  # u32 [slice / BITS]
+    threads: cutlass.Constexpr,  # of the block
 ) -> None:
     """Every thread of the block must call it."""
     thread, _, _ = cute.arch.thread_idx()
     mask_row = of.mMaskRow[request]
     words = cute.size(sForbidden)
-    for i in cutlass.range(thread, words, THREADS, unroll=1):
+    for i in cutlass.range(thread, words, threads, unroll=1):
         word = u32(0)
         if mask_row >= 0:
             number = first // BITS + i
@@ -63,7 +64,7 @@ def forbid(
                 word = ~of.mMask[mask_row, number]
         sForbidden[i] = word
     cute.arch.sync_threads()
-    for i in cutlass.range(thread, of.mBanned.shape[1], THREADS, unroll=1):
+    for i in cutlass.range(thread, of.mBanned.shape[1], threads, unroll=1):
         place = of.mBanned[request, i] - first
         if place >= 0 and place < words * BITS:
             bit = u32(1) << u32(place % BITS)

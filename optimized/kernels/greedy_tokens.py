@@ -109,7 +109,7 @@ class GreedyTokens(RowCluster, Kernel):
         sForbidden = None
         if const_expr(self.forbids):
             sForbidden = memory.allocate_tensor(u32, cute.make_layout(self.slice // BITS))
-            forbid(forbidden, request, first, sForbidden)
+            forbid(forbidden, request, first, sForbidden, THREADS)
         arrive(self)
         raw, best = self.read(mRow, sForbidden, first, num_token_ids - first)
         best = largest_of_warp(best)

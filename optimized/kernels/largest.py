@@ -157,10 +157,11 @@ def put_in_order(
     total: cutlass.Int32,
     sOrdered: cute.Tensor,  # u64 [most]
     most: cutlass.Constexpr,
+    threads: cutlass.Constexpr,  # of the block
 ) -> None:
     """The first `most` entries, in falling order. The threads of the block must have met, and must meet."""
     thread, _, _ = cute.arch.thread_idx()
-    for i in cutlass.range(thread, total, THREADS, unroll=1):
+    for i in cutlass.range(thread, total, threads, unroll=1):
         entry = sTogether[i]
         place = i32(0)
         for k in cutlass.range(total, unroll=4):

@@ -1,8 +1,4 @@
-"""What the ways to sample a row begin and end with: its slice is read and made fit to be sampled from, and the largest
-entry of all blocks is the token.
-
-Elements are as the reference has them after the temperature: each is divided, and rounded, before anything is compared.
-"""
+"""What all ways to sample begin with: the temperature, what may not be sampled, and whether a row is usable."""
 
 from __future__ import annotations
 
@@ -10,22 +6,13 @@ import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
 from optimized.kernels.forbidden import strike_out
-from optimized.kernels.ordered import (
-    KEY_OF_INFINITY,
-    KEY_OF_MINUS_INFINITY,
-    high_word,
-    id_of_entry,
-    key_of,
-    largest_of_warp,
-    low_word,
-)
-from optimized.kernels.row_cluster import THREADS, heard_count, heard_largest, meet, read_batch, tell
+from optimized.kernels.ordered import KEY_OF_INFINITY, KEY_OF_MINUS_INFINITY, key_of
+from optimized.kernels.row_cluster import THREADS, heard_count, meet, tell
 
 LOWEST_TEMPERATURE = 1e-6  # the reference's limits
 LARGEST_TEMPERATURE = 2.0**64
 
 u32 = cutlass.Uint32
-u64 = cutlass.Uint64
 f32 = cutlass.Float32
 i32 = cutlass.Int32
 
@@ -38,42 +25,6 @@ def divisor_of(temperature: cutlass.Float32) -> cutlass.Float32:
 
 
 @cute.jit
-def read_slice(
-    mRow: cute.Tensor,  # f32 [V]
-    sForbidden: cute.Tensor | None,  # u32 [slice / BITS]
-    first: cutlass.Int32,  # id of the block's first element
-    num_token_ids: cutlass.Int32,
-    divisor: cutlass.Float32,
-    sRow: cute.Tensor,  # f32 [slice]
-    row: cutlass.Constexpr,  # the kernel
-) -> tuple[cutlass.Float32, cutlass.Float32]:
-    """Fill sRow with what may be sampled, divided; what may not is -infinity.
-
-    Returns the thread's largest logit as it was given, NaN if there is one, and the largest that it wrote.
-    """
-    thread, _, _ = cute.arch.thread_idx()
-    end = cutlass.min(row.slice, row.row_length - first)  # of the block's elements
-    gSlice = cute.zipped_divide(sRow, (row.vector,))
-    raw, top = -f32.inf, -f32.inf
-    for b in cutlass.range(-(-row.vectors // row.batch), unroll=1):
-        number = thread + b * (row.batch * THREADS)
-        rRow = read_batch(mRow, first // row.vector + number, (first + end) // row.vector, row)
-        for i in range_constexpr(row.batch):
-            place = (number + i * THREADS) * row.vector
-            for e in range_constexpr(row.vector):
-                raw = cute.arch.fmax(raw, rRow[e, i], nan=True)
-            if place < row.slice:
-                rule_out(rRow[None, i], sForbidden, place, num_token_ids - first, row)
-                if divisor != 1.0:
-                    for e in range_constexpr(row.vector):
-                        rRow[e, i] = rRow[e, i] / divisor
-                for e in range_constexpr(row.vector):
-                    top = cute.arch.fmax(top, rRow[e, i])
-                cute.autovec_copy(rRow[None, i], gSlice[None, number + i * THREADS])
-    return raw, top
-
-
-@cute.jit
 def rule_out(
     rValues: cute.Tensor,  # f32 [vector] in registers
     sForbidden: cute.Tensor | None,  # u32 [slice / BITS]
@@ -82,11 +33,17 @@ def rule_out(
     row: cutlass.Constexpr,
 ) -> None:
     """Values of tokens that must not be sampled become -infinity: of the vocabulary's padding, and forbidden ones."""
-    if place + row.vector > allowed:
-        for e in range_constexpr(row.vector):
-            rValues[e] = rValues[e] if place + e < allowed else -f32.inf
+    strike_out_padding(rValues, place, allowed)
     if const_expr(row.forbids):
         strike_out(rValues, sForbidden, place)
+
+
+@cute.jit
+def strike_out_padding(rValues: cute.Tensor, place: cutlass.Int32, allowed: cutlass.Int32) -> None:
+    """See `rule_out`."""
+    if place + cute.size(rValues) > allowed:
+        for e in range_constexpr(cute.size(rValues)):
+            rValues[e] = rValues[e] if place + e < allowed else -f32.inf
 
 
 @cute.jit
@@ -130,23 +87,3 @@ def look_again(
     meet(row)
     above, below = mTurned[request, 0], mTurned[request, 1]
     return infinite + nan == above and above + below > 0, nan > 0
-
-
-@cute.jit
-def choose_largest(
-    entry: cutlass.Uint64,  # the thread's; 0 if it has none
-    sHigh: cute.Tensor,  # u32 [cluster * WARPS]
-    sLow: cute.Tensor,
-    mTokenIds: cute.Tensor,  # i32 [R]
-    request: cutlass.Int32,
-    row: cutlass.Constexpr,
-) -> None:
-    """The row's token is that of the largest entry."""
-    thread, _, _ = cute.arch.thread_idx()
-    entry = largest_of_warp(entry)
-    tell(sHigh, high_word(entry), row)
-    tell(sLow, low_word(entry), row)
-    meet(row)
-    largest = heard_largest(sHigh, sLow, row)
-    if cute.arch.block_idx_in_cluster() == 0 and thread == 0:
-        mTokenIds[request] = id_of_entry(largest)

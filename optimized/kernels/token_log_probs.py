@@ -195,7 +195,7 @@ class TokenLogProbs(RowCluster, Kernel):
         if gathered > MOST_GATHERED or gathered < self.num_top:
             take_largest(memory.sRow, first, i32(self.num_top), memory.sSlots, memory.sOrdered, self)
         elif rank == 0:
-            put_in_order(memory.sTogether, gathered, memory.sOrdered, MOST_TOP)
+            put_in_order(memory.sTogether, gathered, memory.sOrdered, MOST_TOP, THREADS)
         if rank == 0:
             cute.arch.sync_threads()
             if thread < self.num_top:

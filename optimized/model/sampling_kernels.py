@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from optimized.device import CompileOnly, Outline
 from optimized.kernels.adjust_logits import adjust_logits
-from optimized.kernels.sample_tokens import LIMITS, sample_tokens
+from optimized.kernels.sample_tokens import sample_tokens
 from optimized.kernels.token_log_probs import token_log_probs
 
 NUM_TOP = (0, 20)  # likeliest tokens beside the chosen one
@@ -27,7 +27,6 @@ def launch_sampling(vocab_size: int, device: CompileOnly, num_rows: int) -> None
         for of_penalties in (nothing, turned):
             of_rows = logits, *settings, nothing, mask, integers, of_penalties
             sample_tokens(*of_rows, num_token_ids=vocab_size, draws=False)
-            for limits in LIMITS:
-                sample_tokens(*of_rows, num_token_ids=vocab_size, limits=limits)
+            sample_tokens(*of_rows, num_token_ids=vocab_size)
     for num_top in NUM_TOP:
         token_log_probs(logits, integers, num_top)

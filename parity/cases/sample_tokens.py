@@ -1,4 +1,4 @@
-"""sample_tokens: rows of every kind of distribution, sampled in every way, in one launch."""
+"""sample_tokens: rows of every kind of distribution, sampled in every way, in one call."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ def corners() -> Iterator[Config]:
         yield BASE | {"forbids": forbids, "padding": 3, "rows": 8}
     for vocab in (1, 2, 7, 31, 512, 4097):
         yield BASE | {"vocab": vocab, "rows": 8}
+    for way in ("min_p", "top_k", "top_p", "all"):  # whose limits keep little: rows of two parts
+        yield BASE | {"way": way, "logits": "plateau", "vocab": 10244}
     for rows in (0, 1):
         yield BASE | {"rows": rows}
     yield BASE | {"row_stride": 1003}
@@ -92,6 +94,9 @@ def logits_of(kind: str, random: np.random.Generator, rows: int, vocab: int) -> 
         logits[random.random(rows) < 0.5] = -np.inf
     elif kind == "outlier":
         logits[np.arange(rows), random.integers(0, vocab, rows)] = 5e3
+    elif kind == "plateau":  # which noise decides, under one that is seldom drawn
+        logits[:] = 4.0
+        logits[np.arange(rows), random.integers(0, vocab, rows)] = 5.0
     elif kind in ODD:
         hit = np.flatnonzero(random.random(rows) < 0.5)
         logits[hit, random.integers(0, vocab, len(hit))] = ODD[kind]

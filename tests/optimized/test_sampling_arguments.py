@@ -133,13 +133,18 @@ def test_kernels_of_sampling_hold_no_more_than_is_asked_for() -> None:
         "mask": of(0, 4, dtype="uint32"),
         "turned": of(R, 0, dtype="int32"),
     }
-    launched.clear()
-    for more in ({}, {"draws": False}, {"limits": "few"}):
+    first, others = ["SampleParts", "SampleChoice"], ["SampleMasses", "SampleSearch"]
+    for more, names in (({}, first + others), ({"limits": "few"}, first), ({"limits": "none"}, first)):
+        launched.clear()
         sample_tokens(**given | more)
         sample_tokens(**plain | more)
-    names = [type(kernel).__name__ for kernel in launched]
-    assert names == ["SampleTokens"] * 2 + ["GreedyTokens"] * 2 + ["SampleTokens"] * 2
+        assert [type(kernel).__name__ for kernel in launched] == names * 2
+        assert launched[: len(names)] == launched[len(names) :]  # one kernel, whatever is forbidden or adjusted
+    launched.clear()
+    sample_tokens(**given | {"draws": False})
+    sample_tokens(**plain | {"draws": False})
+    assert [type(kernel).__name__ for kernel in launched] == ["GreedyTokens"] * 2
     assert [(kernel.constants["forbids"], kernel.constants["adjusted"]) for kernel in launched] == [
         (True, True),
         (False, False),
-    ] * 3
+    ]

@@ -27,8 +27,8 @@ EVERY |= {"linear": 20, "gated_linear": 20, "vocabulary_head": 20}
 EVERY |= {"grouped_linear": 30, "grouped_gated_linear": 30, "routed_gated_linear": 25, "routed_linear": 30}
 # Each corner of attention to paged keys is a kernel of its own, which takes seconds to compile.
 EVERY |= {"paged_attention": 45}
-# Sampling: a kernel of all ways takes up to 20 seconds to compile, and 10 to simulate.
-EVERY |= {"sample_tokens": 26, "token_log_probs": 16, "adjust_logits": 14}
+# Sampling: four kernels for each size of a vocabulary, which take seconds each to compile.
+EVERY |= {"sample_tokens": 24, "token_log_probs": 22, "adjust_logits": 14}
 ARCHS = {"sm_90a": SM_90A, "sm_100a": SM_100A}
 
 

@@ -13,6 +13,8 @@ from optimized.compile.arch import SM_90A
 from optimized.compile.library import Library
 from optimized.kernels.adjust_logits import adjust_logits
 from optimized.kernels.row_cluster import cluster_of, longest_row, slice_of
+from optimized.kernels.sample_part import MOST_ELEMENTS, parts_of
+from optimized.kernels.sample_part import slice_of as slice_of_part
 from optimized.kernels.sample_tokens import sample_tokens
 from optimized.kernels.token_log_probs import token_log_probs
 from parity.cases import adjust_logits as adjust_cases
@@ -29,6 +31,7 @@ from simulators.gpu.chip import CHIPS
 from simulators.gpu.gpu import Gpu
 
 VOCAB = 4500  # two blocks a row
+TWO_PARTS = MOST_ELEMENTS + 4
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +79,7 @@ def same_bits(one: Array, other: Array) -> bool:
 def sampled() -> dict[str, Array]:
     """Rows that go every way, by a mass of probability spread over so many tokens that each sum of it counts; and one
     of NaN."""
-    arrays = dict(call(cases, rows=7, way="all", forbids="both").arrays)
+    arrays = dict(call(cases, rows=7, way="all", forbids="both", vocab=TWO_PARTS).arrays)
     arrays["temperature"][:] = 1.0, 1.0, 3.0, 0.0, 1.0, 1.0, 1.0
     arrays["top_k"][:] = 0, 20, 2000, 0, 0, 0, 0
     arrays["top_p"][:] = 0.9, 0.95, 0.9, 1.0, 1.0, 0.5, 1.0
@@ -89,7 +92,7 @@ def sampled() -> dict[str, Array]:
 def test_a_draw_is_the_same_alone_in_company_and_in_any_order(
     device: SimulatedDevice, sampled: dict[str, Array]
 ) -> None:
-    constants = {"num_token_ids": VOCAB - 3}
+    constants = {"num_token_ids": TWO_PARTS - 3}
     [together] = run(device, sample_tokens, sampled, **constants)
     assert together[6] == UNUSABLE_LOGITS and (together[:6] >= 0).all()
     assert np.array_equal(together, reference(**sampled, **constants))
@@ -113,6 +116,13 @@ def test_blocks_of_a_row_hold_it(length: int) -> None:
     blocks, each = cluster_of(length), slice_of(length)
     assert blocks in (1, 2, 4, 8) and each % 32 == 0
     assert (blocks - 1) * each < max(length, blocks * 32) <= blocks * each + 31
+
+
+@pytest.mark.parametrize("length", [1, 31, MOST_ELEMENTS, TWO_PARTS, 151936, longest_row()])
+def test_parts_of_a_row_hold_it(length: int) -> None:
+    parts, each = parts_of(length), slice_of_part(length)
+    assert each % 32 == 0 and each <= MOST_ELEMENTS
+    assert (parts - 1) * each < length <= parts * each
 
 
 @pytest.mark.parametrize(
