@@ -7,10 +7,13 @@ Host code knows tensors by `shape`, `dtype`, `stride()` and `data_ptr()` alone. 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import prod
 from typing import Any, Protocol
+
+import ml_dtypes  # noqa: F401, by which NumPy knows "bfloat16"
+import numpy as np
 
 from optimized.compile.arch import Arch, arch_of_capability
 from optimized.compile.kernel import Kernel
@@ -62,6 +65,14 @@ def alignment_of(*tensors: Tensor) -> int:
     for tensor in tensors:
         addresses |= tensor.data_ptr()
     return addresses & -addresses
+
+
+def part_of(tensor: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], first: int = 0) -> Tensor:
+    """Some elements of a tensor, as one of another shape, in the same memory. strides: elements, in the memory; first:
+    how many elements behind the tensor's first one it begins. That they are the tensor's is not checked."""
+    if getattr(tensor, "panel_device", None) is not None:
+        return tensor.part(shape, strides, first)
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + first)
 
 
 class Gpu:
@@ -119,6 +130,10 @@ class Outline:
 
     def data_ptr(self) -> int:
         return self.address
+
+    def part(self, shape: tuple[int, ...], strides: tuple[int, ...], first: int) -> Outline:
+        address = self.address + first * np.dtype(self.dtype).itemsize
+        return replace(self, shape=shape, strides=strides, address=address)
 
 
 @dataclass

@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from reference.formats import Array, format_named
-from reference.kernels.rope import rope_table
 from reference.model.config import RopeConfig
+from reference.model.rope_table import rope_table
 
 MOST_DRAWN = 1_000_003  # a prime: rows that repeat values begin at another of them each
 

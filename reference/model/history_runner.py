@@ -14,8 +14,8 @@ import numpy as np
 
 from reference.kernels.log_probs import token_log_probs
 from reference.kernels.sampling import is_usable
-from reference.model.in_flight import InFlight
-from reference.model.sample_rows import rows_that_sample, sample_rows, scores_of_batch
+from reference.model.sample_rows import rows_that_sample, sample_rows
+from reference.serving.in_flight import InFlight
 from reference.serving.runner import NOT_SAMPLED, Batch, StepOutput, TokenScores
 
 _WORD = 2**64 - 1
@@ -140,7 +140,7 @@ class HistoryRunner:
             token_ids[rows] = sample_rows(logits, arrays, stages, self.num_token_ids)
             num_top = int(sampling.num_logprobs[rows].max())
             if num_top >= 0:
-                scores = scores_of_batch(rows, batch.num_rows, _scores(logits, token_ids[rows], num_top))
+                scores = _scores(logits, token_ids[rows], num_top).at_rows(rows, batch.num_rows)
         if len(batch.score_index):
             row_of = np.searchsorted(batch.query_start, batch.score_index, side="right") - 1
             logits = np.stack(

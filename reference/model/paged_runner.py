@@ -24,24 +24,23 @@ import numpy as np
 from reference.formats import Array
 from reference.kernels.embedding import embedding
 from reference.kernels.log_probs import log_softmax, token_log_probs
-from reference.kernels.rope import rope_table
 from reference.kernels.sampling import is_usable
 from reference.model.attend_rows import RowGroup, attend_rows, row_groups
 from reference.model.config import ModelConfig
 from reference.model.decode_layers import DecodeRows, decode_layers, parts_of
-from reference.model.in_flight import InFlight
 from reference.model.kv_memory import KeysValues, Slots, padded_slots, storage_dtype, write
 from reference.model.padding import bucket_queries, bucket_rows, padded, padded_rows
 from reference.model.qwen3 import Positions, after_attention, before_attention, logits
+from reference.model.rope_table import rope_table
 from reference.model.runner import LOGIT_ROWS, keep_compiled_code
 from reference.model.sample_rows import (
     largest,
     rows_that_sample,
     sample_rows,
-    scores_of_batch,
 )
 from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Layer, Weights, load_weights, widened
+from reference.serving.in_flight import InFlight
 from reference.serving.request import MAX_TOP_LOGPROBS
 from reference.serving.runner import MAX_ROWS, NOT_SAMPLED, Batch, StepOutput, TokenScores
 
@@ -165,7 +164,7 @@ class PagedRunner:
         scores = prompt_scores = None
         if done.scores is not None:
             of_rows = TokenScores(*(np.asarray(values)[: len(done.rows)] for values in done.scores))
-            scores = scores_of_batch(done.rows, done.batch.num_rows, of_rows)
+            scores = of_rows.at_rows(done.rows, done.batch.num_rows)
         if done.prompt_scores:
             parts = zip(*done.prompt_scores, strict=True)
             num_scores = len(done.batch.score_index)

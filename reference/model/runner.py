@@ -16,9 +16,9 @@ import numpy as np
 
 from reference.formats import Array
 from reference.kernels.embedding import embedding
-from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
 from reference.model.qwen3 import Attend, Positions, attend_whole, decoder_layer, logits
+from reference.model.rope_table import rope_table
 from reference.model.weights import load_weights
 
 SMALLEST_BUCKET = 16

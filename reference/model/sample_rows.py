@@ -28,7 +28,7 @@ from reference.kernels.sampling import (
     penalize,
     perturb,
 )
-from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling, TokenScores
+from reference.serving.runner import NOTHING_ALLOWED, UNUSABLE_LOGITS, Sampling
 
 FEW, MANY = 64, 1024  # candidates: Qwen3's own top-k is 20; a nucleus of more than 1,024 tokens is rare
 
@@ -128,22 +128,6 @@ def sample_rows(
     if stages.draws:
         logits = run(_perturbed, logits, rows.min_p, rows.temperature, rows.seed, rows.position, rows.sample_index)
     return run(_chosen, logits, usable)
-
-
-def scores_of_batch(rows: np.ndarray, num_rows: int, scores: TokenScores) -> TokenScores:
-    """Scores of the rows that sample, at their places among all rows of a batch."""
-
-    def spread(values: np.ndarray, fill: float) -> np.ndarray:
-        out = np.full((num_rows, *values.shape[1:]), fill, values.dtype)
-        out[rows] = values
-        return out
-
-    return TokenScores(
-        spread(scores.logprobs, np.nan),
-        spread(scores.ranks, 0),
-        spread(scores.top_ids, -1),
-        spread(scores.top_logprobs, np.nan),
-    )
 
 
 def _greedily(logits: Array, *, num_token_ids: int) -> Array:

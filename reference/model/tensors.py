@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reference.formats import FLOAT8_E4M3, FLOAT32, FP8_WEIGHT_BLOCK, Format
+import numpy as np
+
+from reference.formats import ACTIVATION_FORMATS, FLOAT8_E4M3, FLOAT32, FLOAT64, FP8_WEIGHT_BLOCK, Array, Format
 from reference.model.config import ModelConfig
 
 
@@ -80,6 +82,22 @@ def checkpoint_tensors(config: ModelConfig) -> dict[str, TensorSpec]:
             layer(f"mtp.layers.{index}", sparse=any(config.sparse_layers))
         vector("mtp.norm.weight", hidden)
     return tensors
+
+
+def as_specified(name: str, tensor: np.ndarray, spec: TensorSpec) -> Array:
+    """A checkpoint's tensor, in the format that the config asks for: another floating-point format is rounded to it,
+    nearest even.
+
+    Errors: ValueError that names one of another shape, one that is e4m3 where the config has no FP8 or the reverse, and
+    one of integers.
+    """
+    if tensor.shape != spec.shape:
+        raise ValueError(f"tensor {name} has shape {list(tensor.shape)}; the config asks for {list(spec.shape)}")
+    # Integers, and 8-bit floats but where they belong, are codes of some other quantization, not values to be rounded.
+    known = (FLOAT8_E4M3,) if spec.format is FLOAT8_E4M3 else (FLOAT64, *ACTIVATION_FORMATS)
+    if tensor.dtype not in [format_.dtype for format_ in known]:
+        raise ValueError(f"tensor {name} is {tensor.dtype}; the config asks for {spec.format.name}")
+    return tensor.astype(spec.format.dtype, copy=False)
 
 
 def _listed(name: str, modules: tuple[str, ...]) -> bool:

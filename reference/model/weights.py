@@ -7,14 +7,14 @@ Nothing is held twice: each tensor is taken from the checkpoint once, in the ord
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from reference.formats import ACTIVATION_FORMATS, FLOAT8_E4M3, FLOAT64, Array
+from reference.formats import Array
 from reference.kernels.precision import wide
 from reference.model.config import ModelConfig
-from reference.model.tensors import TensorSpec, checkpoint_tensors
+from reference.model.tensors import as_specified, checkpoint_tensors
 
 
 class Projection(NamedTuple):
@@ -79,7 +79,7 @@ def load_weights(
     specs = checkpoint_tensors(config)
 
     def read(name: str) -> np.ndarray:
-        return _checked(name, tensors[name], specs[name])
+        return as_specified(name, tensors[name], specs[name])
 
     def vector(name: str) -> Array:
         return put(read(f"{name}.weight"))
@@ -168,13 +168,3 @@ def widened(weights: Weights) -> Weights:
 
     head = weights.embedding if weights.lm_head is None else weights.lm_head
     return weights._replace(layers=tuple(map(layer, weights.layers)), lm_head=wide(head))
-
-
-def _checked(name: str, tensor: np.ndarray, spec: TensorSpec) -> np.ndarray[Any, Any]:
-    if tensor.shape != spec.shape:
-        raise ValueError(f"tensor {name} has shape {list(tensor.shape)}; the config asks for {list(spec.shape)}")
-    # Integers, and 8-bit floats but where they belong, are codes of some other quantization, not values to be rounded.
-    known = (FLOAT8_E4M3,) if spec.format is FLOAT8_E4M3 else (FLOAT64, *ACTIVATION_FORMATS)
-    if tensor.dtype not in [format_.dtype for format_ in known]:
-        raise ValueError(f"tensor {name} is {tensor.dtype}; the config asks for {spec.format.name}")
-    return tensor.astype(spec.format.dtype, copy=False)

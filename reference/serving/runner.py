@@ -110,6 +110,21 @@ class TokenScores:
     top_ids: np.ndarray  # i32 [N, K]
     top_logprobs: np.ndarray  # f32 [N, K]
 
+    def at_rows(self, rows: np.ndarray, num_rows: int) -> TokenScores:
+        """These N scores at the places `rows` of so many, where there is no token elsewhere."""
+
+        def spread(values: np.ndarray, fill: float) -> np.ndarray:
+            out = np.full((num_rows, *values.shape[1:]), fill, values.dtype)
+            out[rows] = values
+            return out
+
+        return TokenScores(
+            spread(self.logprobs, np.nan),
+            spread(self.ranks, 0),
+            spread(self.top_ids, -1),
+            spread(self.top_logprobs, np.nan),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class StepOutput:

@@ -18,9 +18,11 @@ ALIGNMENT = 512  # bytes, as memory of a GPU is
 class SimulatedTensor:
     """An array, as host code of kernels knows tensors."""
 
-    def __init__(self, array: Array, device: Any) -> None:
+    def __init__(self, array: Array, device: Any, whole: SimulatedTensor | None = None) -> None:
+        """whole: the tensor of which it is a part, whose memory lasts as long as this does."""
         self.array = array
         self.panel_device = device
+        self._whole = whole
         self._managed = managed_tensor(array)
 
     @property
@@ -37,6 +39,13 @@ class SimulatedTensor:
 
     def data_ptr(self) -> int:
         return address_of(self.array)
+
+    def part(self, shape: tuple[int, ...], strides: tuple[int, ...], first: int) -> SimulatedTensor:
+        """As `part_of` says."""
+        size = self.dtype.itemsize
+        elements = np.lib.stride_tricks.as_strided(self.array, (first + 1,), (size,))[first:]
+        array = np.lib.stride_tricks.as_strided(elements, shape, tuple(stride * size for stride in strides))
+        return SimulatedTensor(array, self.panel_device, self)
 
     def __dlpack__(self, **_: Any) -> Any:
         return capsule(self._managed)

@@ -19,7 +19,6 @@ import jax.numpy as jnp
 import numpy as np
 from tokenizers import Tokenizer
 
-from reference.kernels.rope import rope_table
 from reference.model.builtin import conversations as made
 from reference.model.builtin.checkpoint import load
 from reference.model.builtin.dialogue import END_OF_TURN, Conversation, Template, answer_in_mode
@@ -29,6 +28,7 @@ from reference.model.builtin.taught import Exchange
 from reference.model.builtin.tool_use import tool_conversations
 from reference.model.config import ModelConfig
 from reference.model.qwen3 import Positions, forward, logits
+from reference.model.rope_table import rope_table
 
 EVALUATION_SEED = 1_000_003  # not that of prepare.py: wordings, numbers and names are drawn anew
 PROSE_PROMPTS = (

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from reference.formats import Array
-from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
 from reference.model.mtp import mtp_logits
 from reference.model.qwen3 import Positions, forward, logits
+from reference.model.rope_table import rope_table
 from reference.model.weights import Weights
 
 

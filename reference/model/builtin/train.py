@@ -34,7 +34,6 @@ import optax
 from reference.formats import FLOAT32, Array
 from reference.kernels.embedding import embedding
 from reference.kernels.rms_norm import add_rms_norm
-from reference.kernels.rope import rope_table
 from reference.kernels.router_top_k import router_top_k
 from reference.model.builtin.checkpoint import BUILTIN, NAMES, initial_weights, save
 from reference.model.builtin.packing import Packer
@@ -49,6 +48,7 @@ from reference.model.qwen3 import (
     output_projection,
     project,
 )
+from reference.model.rope_table import rope_table
 from reference.model.weights import Layer, Weights
 
 MTP_WEIGHT = 0.3

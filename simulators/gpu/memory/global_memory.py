@@ -116,6 +116,15 @@ class GlobalMemory:
         if other is not None:
             raise ValueError(f"{kind} {name!r} at {address:#x} overlaps {other.name!r} at {other.address:#x}")
 
+    def note_written(self, address: int, size: int) -> None:
+        """These bytes of one allocation hold values from now on: the host has written them."""
+        allocation = self.find(address, size)
+        if allocation is None:
+            raise ValueError(f"{size} bytes at {address:#x} are not within an allocation")
+        if allocation.written is not None:
+            first = address - allocation.origin
+            allocation.written[first : first + size] = True
+
     def remove(self, address: int) -> None:
         """An allocation or a multicast window. Errors: KeyError if none begins there; ValueError if it is a replica of
         a window that is left."""

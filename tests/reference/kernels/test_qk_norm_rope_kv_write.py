@@ -13,8 +13,9 @@ from reference.formats import DType
 from reference.kernels.kv_cache import kv_write
 from reference.kernels.qk_norm import qk_norm
 from reference.kernels.qk_norm_rope_kv_write import qk_norm_rope_kv_write
-from reference.kernels.rope import rope, rope_table
+from reference.kernels.rope import rope
 from reference.model.config import RopeConfig
+from reference.model.rope_table import rope_table
 from tests.reference.kernels.helpers import assert_same_bits, normal, run_numpy
 
 EPS = 1e-6

@@ -15,8 +15,9 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding, apply
 
 from parity.ulp import oracle, rounded_once, ulp_error
 from reference.formats import DType
-from reference.kernels.rope import rope, rope_frequencies, rope_table
+from reference.kernels.rope import rope
 from reference.model.config import RopeConfig
+from reference.model.rope_table import rope_frequencies, rope_table
 from tests.reference.kernels.helpers import assert_same_bits, normal
 from tests.reference.kernels.torch_arrays import from_torch, to_torch
 

@@ -12,8 +12,8 @@ from transformers import Qwen3Config, Qwen3MoeConfig
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 from reference.formats import BFLOAT16, FLOAT8_E4M3, FLOAT32
-from reference.kernels.rope import rope_frequencies
 from reference.model.config import ConfigError, ModelConfig, RopeConfig
+from reference.model.rope_table import rope_frequencies
 from reference.model.tensors import checkpoint_tensors
 
 SHAPES = Path(__file__).parents[3] / "reference" / "model" / "shapes"

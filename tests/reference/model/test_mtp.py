@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from reference.kernels.rope import rope_table
 from reference.model.mtp import mtp_logits
 from reference.model.qwen3 import Positions, attend_whole, decoder_layer, forward
+from reference.model.rope_table import rope_table
 from reference.model.weights import Weights, load_weights
 from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
 

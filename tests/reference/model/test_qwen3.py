@@ -18,9 +18,9 @@ from reference.kernels.attention import attention
 from reference.kernels.embedding import embedding
 from reference.kernels.kv_cache import kv_write
 from reference.kernels.paged_attention import paged_attention
-from reference.kernels.rope import rope_table
 from reference.model.config import ModelConfig
 from reference.model.qwen3 import Positions, attend_whole, decoder_layer, forward, logits
+from reference.model.rope_table import rope_table
 from reference.model.runner import JaxRunner
 from reference.model.weights import Weights, load_weights
 from tests.reference.model.models import SHAPES, VOCAB_SIZE, saved_model

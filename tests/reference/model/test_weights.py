@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from reference.kernels.quantize import dequantize_fp8
-from reference.kernels.rope import rope_table
 from reference.model.qwen3 import Positions, forward, logits
+from reference.model.rope_table import rope_table
 from reference.model.weights import load_weights
 from tests.reference.model.models import VOCAB_SIZE, random_checkpoint
 

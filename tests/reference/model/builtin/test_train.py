@@ -14,7 +14,6 @@ import pytest
 from tokenizers import Tokenizer
 
 from reference.formats import FLOAT32, Array
-from reference.kernels.rope import rope_table
 from reference.model.builtin import conversations as made
 from reference.model.builtin.checkpoint import BUILTIN, initial_weights, load, named_tensors, save
 from reference.model.builtin.dialogue import Template, answer_in_mode, document
@@ -29,6 +28,7 @@ from reference.model.builtin.train import (
 )
 from reference.model.config import ModelConfig
 from reference.model.qwen3 import Positions, forward, logits
+from reference.model.rope_table import rope_table
 from reference.model.tensors import checkpoint_tensors
 from reference.model.weights import Weights, load_weights
 
