@@ -1,0 +1,108 @@
+"""The optimized panel for an engine on this machine: weights, KV memory by what is left, and a runner."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from optimized.model.machine import Machine
+from optimized.model.runner import BLOCK_SIZE, DeviceRunner
+from optimized.model.weights import check_supported
+from reference.formats import FLOAT32
+from reference.model.config import ModelConfig
+from reference.model.tensors import checkpoint_tensors
+from reference.serving.request import MAX_TOP_LOGPROBS
+
+MEMORY_SHARE = 0.92  # of the free memory, which weights, KV memory and what a step needs may fill
+STEP_TOKENS = 8192  # of the largest step, for what is kept back for it
+STEP_ROWS = 256  # rows of logits
+
+
+class OutOfMemory(ValueError):
+    """A model does not fit; the message says what would."""
+
+
+def build_runner(
+    config: ModelConfig,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    num_token_ids: int,
+    max_model_len: int,
+    num_kv_tokens: int | None = None,
+    cache: Path | None = None,
+) -> DeviceRunner:
+    """The panel on the first GPU that torch finds. num_kv_tokens: capacity of KV memory; None takes what is free.
+    cache: a folder where compiled kernels are kept; None: as `optimized.compile.library` says.
+
+    Errors: UnsupportedModel, OutOfMemory; ValueError without a GPU.
+    """
+    from optimized.model.gpu_machine import GpuMachine
+
+    check_supported(config)
+    if cache is not None:
+        os.environ.setdefault("DIPTYCH_CACHE", str(cache))
+    limits = {"num_token_ids": num_token_ids, "max_model_len": max_model_len}
+    return runner_on(GpuMachine(), config, tensors, num_kv_tokens=num_kv_tokens, **limits)
+
+
+def runner_on(
+    machine: Machine,
+    config: ModelConfig,
+    tensors: Mapping[str, np.ndarray],
+    *,
+    num_token_ids: int,
+    max_model_len: int,
+    num_kv_tokens: int | None = None,
+    block_size: int = BLOCK_SIZE,
+) -> DeviceRunner:
+    """The panel on a machine. Errors: UnsupportedModel, OutOfMemory."""
+    check_supported(config)
+    num_blocks = kv_blocks(config, machine.free_bytes(), max_model_len, num_kv_tokens, block_size)
+    limits = {"num_token_ids": num_token_ids, "max_model_len": max_model_len}
+    return DeviceRunner(config, tensors, machine, num_blocks=num_blocks, block_size=block_size, **limits)
+
+
+def weight_bytes(config: ModelConfig) -> int:
+    """Of all that is loaded: the layers that predict several tokens are not."""
+    tensors = checkpoint_tensors(config).items()
+    sizes = (int(np.prod(spec.shape)) * spec.format.dtype.itemsize for name, spec in tensors if name[:4] != "mtp.")
+    return sum(sizes)
+
+
+def step_bytes(config: ModelConfig) -> int:
+    """Of what the largest step needs beside weights and KV memory, roughly: logits, and the widest rows of a layer."""
+    q_and_kv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    inner = max(config.intermediate_size, config.num_experts_per_token * 2 * config.moe_intermediate_size)
+    experts = config.num_experts_per_token * config.hidden_size
+    of_token = 2 * (4 * config.hidden_size + 2 * q_and_kv + 3 * inner + 2 * experts)
+    of_row = (2 * config.vocab_size + MAX_TOP_LOGPROBS) * FLOAT32.dtype.itemsize
+    return STEP_TOKENS * of_token + STEP_ROWS * of_row
+
+
+def kv_blocks(
+    config: ModelConfig, free_bytes: int, max_model_len: int, num_kv_tokens: int | None, block_size: int
+) -> int:
+    """How many blocks of KV memory there are to be. Errors: OutOfMemory that says what would fit."""
+    of_block = 2 * config.num_layers * config.num_kv_heads * config.head_dim * config.dtype.dtype.itemsize * block_size
+    weights, step = weight_bytes(config), step_bytes(config)
+    room = int(free_bytes * MEMORY_SHARE) - weights - step
+    most = room // of_block
+    needed = f"weights take {_gb(weights)} GB and a step {_gb(step)} GB of the {_gb(free_bytes)} GB that are free"
+    if most < 1:
+        raise OutOfMemory(f"the model does not fit: {needed}, which leaves nothing for KV memory")
+    asked = most if num_kv_tokens is None else -(-num_kv_tokens // block_size)
+    if asked > most:
+        raise OutOfMemory(
+            f"KV memory of {num_kv_tokens} tokens takes {_gb(asked * of_block)} GB, and there is room for "
+            f"{_gb(max(room, 0))} GB: {needed}. --kv-cache-tokens {most * block_size} would fit: "
+            f"{most * block_size // max_model_len} sequences of {max_model_len} tokens"
+        )
+    # More than every row of the largest batch can fill is of no use.
+    return asked
+
+
+def _gb(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f}"
