@@ -35,6 +35,10 @@ class Panel:
 
 PANELS = {
     "reference": Panel("reference.model.paged_runner:build_runner"),
+    "optimized": Panel("optimized.model.build:build_runner"),
+    # Its kernels, on a chip that is simulated: to see what a GPU would answer.
+    "simulated-h200": Panel("parity.simulated_panel:build_on_h200"),
+    "simulated-b200": Panel("parity.simulated_panel:build_on_b200"),
     # The definition itself, each request alone: to audit, not to serve many.
     "specification": Panel("reference.serving.specification:build_core", makes_core=True),
 }

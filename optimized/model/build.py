@@ -100,7 +100,6 @@ def kv_blocks(
             f"{_gb(max(room, 0))} GB: {needed}. --kv-cache-tokens {most * block_size} would fit: "
             f"{most * block_size // max_model_len} sequences of {max_model_len} tokens"
         )
-    # More than every row of the largest batch can fill is of no use.
     return asked
 
 

@@ -48,18 +48,19 @@ def add_experts(stream: Stream, normed: Tensor, weights: MlpWeights, config: Mod
     """Each token's experts, weighted, to the stream; or waiting to be added to it."""
     assert weights.router is not None
     num_tokens, top_k, kind = normed.shape[0], config.num_experts_per_token, config.activation
-    logits = linear(normed, weights.router)
+    logits = linear(normed, weights.router, pdl=True)
     expert_ids, expert_weights = router_top_k(logits, top_k, normalize=config.norm_topk_prob)
     path = path_of(num_tokens, top_k, config.num_experts)
     if path is Path.ROUTED:
-        inner = routed_gated_linear(normed, weights.gate_up, expert_ids, kind=kind)
-        stream.x = routed_linear(inner, weights.down, expert_ids, expert_weights, stream.x, out=stream.x)
+        inner = routed_gated_linear(normed, weights.gate_up, expert_ids, kind=kind, pdl=True)
+        chosen = expert_ids, expert_weights
+        stream.x = routed_linear(inner, weights.down, *chosen, stream.x, pdl=True, out=stream.x)
         return
     tile = 1 if path is Path.GROUPED else EXPERT_TILE
     offsets, src_token, row_of, rows = moe_dispatch(normed, expert_ids, config.num_experts, tile=tile)
     if path is Path.GROUPED:
-        inner = grouped_gated_linear(normed, weights.gate_up, offsets, src_token, kind=kind)
-        out = grouped_linear(inner, weights.down, offsets)
+        inner = grouped_gated_linear(normed, weights.gate_up, offsets, src_token, kind=kind, pdl=True)
+        out = grouped_linear(inner, weights.down, offsets, pdl=True)
     else:
         inner = _many_rows(rows, weights.gate_up, offsets, kind)
         out = grouped_linear_many_rows(inner, weights.down, offsets)

@@ -39,6 +39,6 @@ class Model:
         norm = {"norm_weight": self.weights.norm, "eps": stream.eps}
         if not products_norm(x):
             x, norm = rms_norm(x, self.weights.norm, stream.eps), {}
-        logits = vocabulary_head(x, self.weights.head, **norm).logits
+        logits = vocabulary_head(x, self.weights.head, **norm, pdl=True).logits
         assert logits is not None
         return logits

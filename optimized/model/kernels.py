@@ -1,6 +1,6 @@
-"""Which kernels a model needs, found by asking host code for every operation at every number of tokens.
+"""Which kernels a model needs, found by running it on outlines: steps of every size, chip and memory left out.
 
-Host code chooses variants by shape, and is handed outlines in place of tensors here; so this list is what serving
+Host code chooses variants by shape, and is handed outlines in place of tensors here; so this list is what the runner
 launches, whatever the launch policy says.
 
 It holds for chips of as many multiprocessors as are asked for, by default as the usual board has
@@ -11,48 +11,49 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
-from optimized.arguments import HALVES
 from optimized.compile.arch import Arch
 from optimized.compile.kernel import Kernel
 from optimized.device import CompileOnly, Outline
-from optimized.kernels.add_rms_norm import add_rms_norm
-from optimized.kernels.embedding import embedding
-from optimized.kernels.few_rows_launch import FEW_ROWS
-from optimized.kernels.gated_activation import gated_activation
-from optimized.kernels.grouped_linear_many_rows import grouped_linear_many_rows
-from optimized.kernels.kv_block_copy import kv_block_copy
-from optimized.kernels.linear_many_rows import linear_many_rows
-from optimized.kernels.moe_combine import moe_combine
-from optimized.kernels.moe_dispatch import moe_dispatch
-from optimized.kernels.moe_dispatch_launch import dispatch_rows
-from optimized.kernels.paged_attention import HEAD_DIMS, paged_attention
-from optimized.kernels.paged_attention_launch import MOST_REQUESTS
-from optimized.kernels.prefill_attention import HEAD_DIMS as PREFILL_HEAD_DIMS
-from optimized.kernels.prefill_attention import prefill_attention
-from optimized.kernels.qk_norm_rope_kv_write import qk_norm_rope_kv_write
-from optimized.kernels.rms_norm import rms_norm
-from optimized.kernels.router_top_k import router_top_k
-from optimized.kernels.row_cluster import longest_row
+from optimized.kernels.known_tokens import known_tokens
+from optimized.kernels.linear_many_rows_gemm import ManyRowsGemm
+from optimized.kernels.paged_attention_launch import FEW_REQUESTS, MOST_QUERIES
+from optimized.kernels.prefill_attention_kernel import PrefillAttention
 from optimized.libraries import FLASH_ATTENTION, QUACK, library_versions
-from optimized.model.product_kernels import launch_products
+from optimized.model.decode_graphs import MOST_ROWS, buckets
+from optimized.model.forward import Model
+from optimized.model.layer import Positions, RowGroup
+from optimized.model.runner import BLOCK_SIZE, LOGIT_ROWS
 from optimized.model.sampling_kernels import launch_sampling
+from optimized.model.weights import allocated
 from reference.model.config import ModelConfig
+from reference.serving.runner import MAX_ROWS
 
-BLOCK_SIZE = 128  # tokens of a KV block
-EXPERT_TILE = 128  # rows to which an expert's are padded
+NUM_BLOCKS = 1024  # of KV memory: of no consequence
 
 
 def kernels_of(config: ModelConfig, arch: Arch, *, max_tokens: int, num_sms: int | None = None) -> list[Kernel]:
-    """Each kernel once. max_tokens: of one step. num_sms: multiprocessors; as the arch's usual board, if None."""
+    """Each kernel once. max_tokens: of one step. num_sms: multiprocessors; as the arch's usual board, if None. Where
+    libraries are not installed, without what stands on them. Errors: UnsupportedModel."""
     found: dict[Kernel, None] = {}
     arch = arch if num_sms is None else replace(arch, num_sms=num_sms)
     device = CompileOnly(arch, lambda kernel, _: found.setdefault(kernel))
+    model = outlined(config, device)
+    known_tokens(_integers(device, 1), _integers(device, 1), missing=0)
+    for num_rows in buckets(min(max_tokens, MOST_ROWS)):
+        launch_step(model, num_rows, 1, num_rows, all_sample=True)
     for num_tokens in token_counts(max_tokens):
-        launch_all(config, device, num_tokens)
-    return list(found)
+        launch_step(model, num_tokens, num_tokens, 1)
+        launch_step(model, num_tokens, 1, min(num_tokens, MAX_ROWS))
+    for queries in range(2, MOST_QUERIES + 1):
+        for num_rows in (1, FEW_REQUESTS, MAX_ROWS):
+            launch_step(model, min(queries * num_rows, max_tokens), queries, num_rows)
+    for num_rows in token_counts(min(max_tokens, MAX_ROWS)):
+        launch_sampling(config.vocab_size, device, num_rows)
+    libraries_are_there = all(library_versions(FLASH_ATTENTION, QUACK).values())
+    return [one for one in found if libraries_are_there or not isinstance(one, (ManyRowsGemm, PrefillAttention))]
 
 
 def token_counts(most: int) -> Iterator[int]:
@@ -66,74 +67,30 @@ def token_counts(most: int) -> Iterator[int]:
             step *= 2
 
 
-def launch_all(config: ModelConfig, device: CompileOnly, num_tokens: int) -> None:
-    """Every operation of a layer and of both ends, on outlines."""
-    dtype, hidden, head_dim = config.dtype.name, config.hidden_size, config.head_dim
-
-    def tensor(*shape: int, of: str = dtype, row_stride: int | None = None) -> Outline:
-        outline = Outline(shape, of, device)
-        strides = None if row_stride is None else (row_stride, *outline.stride()[1:])
-        return Outline(shape, of, device, strides)
-
-    tokens = tensor(num_tokens, of="int32")
-    x, norm = tensor(num_tokens, hidden), tensor(hidden)
-    embedding(tokens, tensor(config.vocab_size, hidden))
-    rms_norm(x, norm, config.rms_norm_eps)
-    add_rms_norm(x, x, norm, config.rms_norm_eps)
-
-    stride = (config.num_heads + 2 * config.num_kv_heads) * head_dim  # q, k and v come out of one product
-    q = tensor(num_tokens, config.num_heads, head_dim, row_stride=stride)
-    k = tensor(num_tokens, config.num_kv_heads, head_dim, row_stride=stride)
-    k_cache, v_cache = (tensor(1024, config.num_kv_heads, BLOCK_SIZE, head_dim) for _ in range(2))
-    table = tensor(config.max_position_embeddings, head_dim // 2, of="float32")
-    slots, head_norm = tensor(num_tokens, of="int64"), tensor(head_dim)
-    heads = q, k, k, head_norm, head_norm
-    qk_norm_rope_kv_write(*heads, tokens, table, table, k_cache, v_cache, slots, config.rms_norm_eps)
-    kv_block_copy(k_cache, v_cache, tensor(num_tokens, 2, of="int32"))
-    if num_tokens <= MOST_REQUESTS:  # of one token each
-        launch_products(config, device, num_tokens)
-    if num_tokens <= MOST_REQUESTS and dtype in HALVES and head_dim in HEAD_DIMS:
-        blocks = tensor(num_tokens, -(-config.max_position_embeddings // BLOCK_SIZE), of="int32")
-        starts = tensor(num_tokens + 1, of="int32")
-        paged_attention(q, k_cache, v_cache, blocks, starts, tokens, max_query_len=1)
-
-    if not all(config.sparse_layers):
-        gated_activation(tensor(num_tokens, 2 * config.intermediate_size), kind=config.activation)
-    if any(config.sparse_layers):
-        top_k = config.num_experts_per_token
-        router_top_k(tensor(num_tokens, config.num_experts), top_k, normalize=config.norm_topk_prob)
-        ids, weights = tensor(num_tokens, top_k, of="int32"), tensor(num_tokens, top_k, of="float32")
-        _, _, row_of, rows = moe_dispatch(x, ids, config.num_experts, tile=EXPERT_TILE)
-        gated_activation(tensor(rows.shape[0], 2 * config.moe_intermediate_size), kind=config.activation)
-        moe_combine(rows, row_of, weights)
-    if config.vocab_size <= longest_row():
-        launch_sampling(config.vocab_size, device, num_tokens)
-    if num_tokens > FEW_ROWS and dtype in HALVES and all(library_versions(FLASH_ATTENTION, QUACK).values()):
-        _launch_libraries(config, tensor, num_tokens)
+def launch_step(model: Model, num_tokens: int, max_query_len: int, num_rows: int, *, all_sample: bool = False) -> None:
+    """A step of outlines, of which so many rows attend together. all_sample: each token is one row's, whose logits are
+    asked for."""
+    device, config = model.device, model.config
+    assert isinstance(device, CompileOnly)
+    tables = (Outline((config.max_position_embeddings, config.head_dim // 2), "float32", device) for _ in range(2))
+    positions = Positions(_integers(device, num_tokens), _integers(device, num_tokens), *tables)
+    blocks = _integers(device, num_rows, -(-config.max_position_embeddings // BLOCK_SIZE))
+    of_rows = _integers(device, num_rows + 1), _integers(device, num_rows), blocks
+    group = RowGroup(0, min(num_tokens, num_rows * max_query_len), max_query_len, *of_rows)
+    stream = model.hidden(_integers(device, num_tokens), positions, (group,))
+    model.logits(stream, None if all_sample else _integers(device, min(num_rows, num_tokens)))
+    model.logits(stream, _integers(device, min(LOGIT_ROWS, num_tokens)))
 
 
-def _launch_libraries(config: ModelConfig, tensor: Callable[..., Outline], num_tokens: int) -> None:
-    """What stands on libraries' kernels: products of many rows, and attention of prompts. tensor: as for `Outline`."""
-    hidden, head_dim, num_heads = config.hidden_size, config.head_dim, config.num_heads
-    x, features = tensor(num_tokens, hidden), (num_heads + 2 * config.num_kv_heads) * head_dim
-    gated = "silu" if config.activation == "silu" else None
+def _integers(device: CompileOnly, *shape: int) -> Outline:
+    return Outline(shape, "int32", device)
 
-    linear_many_rows(x, tensor(features, hidden))
-    linear_many_rows(tensor(num_tokens, num_heads * head_dim), tensor(hidden, num_heads * head_dim), None, x)
-    if head_dim in PREFILL_HEAD_DIMS:
-        q = tensor(num_tokens, num_heads, head_dim, row_stride=features)
-        cache = tensor(1024, config.num_kv_heads, BLOCK_SIZE, head_dim)
-        blocks, starts, lens = (tensor(*shape, of="int32") for shape in ((1, 8), (2,), (1,)))
-        prefill_attention(q, cache, cache, blocks, starts, lens)
-    if not all(config.sparse_layers):
-        inner = config.intermediate_size
-        linear_many_rows(x, tensor(2 * inner, hidden), activation=gated)
-        linear_many_rows(tensor(num_tokens, inner), tensor(hidden, inner), None, x)
-    if any(config.sparse_layers):
-        experts, inner = config.num_experts, config.moe_intermediate_size
-        num_rows = dispatch_rows(num_tokens, config.num_experts_per_token, experts, tile=EXPERT_TILE)
-        offsets = tensor(experts + 1, of="int32")
-        grouped_linear_many_rows(
-            tensor(num_rows, hidden), tensor(experts, 2 * inner, hidden), offsets, activation=gated
-        )
-        grouped_linear_many_rows(tensor(num_rows, inner), tensor(experts, hidden, inner), offsets)
+
+def outlined(config: ModelConfig, device: CompileOnly) -> Model:
+    """One layer of each kind."""
+    kinds = tuple(dict.fromkeys(config.sparse_layers))
+    config = replace(config, num_layers=len(kinds), sparse_layers=kinds)
+    weights = allocated(config, device.empty)
+    shape = (NUM_BLOCKS, config.num_kv_heads, BLOCK_SIZE, config.head_dim)
+    kv = [(device.empty(shape, config.dtype.name), device.empty(shape, config.dtype.name)) for _ in kinds]
+    return Model(device, config, weights, kv)

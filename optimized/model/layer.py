@@ -5,6 +5,9 @@
     x = x + W attention(q)                  the sum is part of the product
     x = x + W (act(gate) * up)              two products, likewise; per expert: `experts.py`
 
+Products begin before the kernel in front of them has ended, with what they read of their weights: a layer's four then
+take 96 % of what a copy of their bytes would, and 91 % otherwise (docs/launch-policy.md).
+
 Rounding: the sum of a product and the residual stream is rounded once, where the reference rounds the product before.
 """
 
@@ -69,8 +72,8 @@ def decoder_layer(
 
 def normed_product(stream: Stream, norm: Tensor, projection: Projection) -> Tensor:  # [T, out]
     if stream.may_be_normed_by_a_product:
-        return linear(stream.x, projection.weight, projection.bias, norm_weight=norm, eps=stream.eps)
-    return linear(stream.normed(norm), projection.weight, projection.bias)
+        return linear(stream.x, projection.weight, projection.bias, norm_weight=norm, eps=stream.eps, pdl=True)
+    return linear(stream.normed(norm), projection.weight, projection.bias, pdl=True)
 
 
 def attended(
@@ -110,5 +113,5 @@ def gated(stream: Stream, weights: LayerWeights, config: ModelConfig) -> Tensor:
     """act(gate) * up of a dense MLP."""
     weight, norm, kind = weights.mlp.gate_up, weights.post_attention_norm, config.activation
     if stream.may_be_normed_by_a_product:
-        return gated_linear(stream.x, weight, kind=kind, norm_weight=norm, eps=stream.eps)
-    return gated_linear(stream.normed(norm), weight, kind=kind)
+        return gated_linear(stream.x, weight, kind=kind, norm_weight=norm, eps=stream.eps, pdl=True)
+    return gated_linear(stream.normed(norm), weight, kind=kind, pdl=True)

@@ -50,4 +50,4 @@ class Stream:
     def add_product(self, x: Tensor, projection: Projection) -> None:
         """x W^T + b, with nothing waiting. Rounding: one, of the sum."""
         assert self.waiting is None
-        self.x = linear(x, projection.weight, projection.bias, self.x, out=self.x)
+        self.x = linear(x, projection.weight, projection.bias, self.x, pdl=True, out=self.x)

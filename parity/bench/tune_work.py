@@ -15,7 +15,8 @@ from optimized.kernels.linear_many_rows import linear_many_rows
 from optimized.kernels.linear_many_rows_gemm import TILINGS, fits_tiling, generation_of
 from optimized.kernels.prefill_attention import CHOICES as ATTENTION_CHOICES
 from optimized.kernels.prefill_attention import prefill_attention
-from optimized.model.kernels import BLOCK_SIZE, EXPERT_TILE
+from optimized.model.experts import EXPERT_TILE
+from optimized.model.runner import BLOCK_SIZE
 from optimized.tuned import CUBLAS, QUACK, TORCH
 from reference.kernels.moe_dispatch import dispatch_rows
 from reference.model.config import ModelConfig

@@ -24,5 +24,8 @@ def test_every_panel_has_the_signature_of_its_kind(name: str) -> None:
 
 
 def test_an_unknown_panel_lists_the_known() -> None:
-    with pytest.raises(panels.PanelError, match="unknown panel 'fast'; known are reference, specification"):
+    with pytest.raises(
+        panels.PanelError,
+        match="unknown panel 'fast'; known are optimized, reference, simulated-b200, simulated-h200, specification",
+    ):
         panels.named("fast")

@@ -13,6 +13,7 @@ import numpy as np
 from optimized.compile.arch import Arch
 from optimized.compile.kernel import Kernel
 from optimized.compile.library import Library, library
+from optimized.device import Device
 from optimized.model.machine import Read
 from parity.executors.poisoned import contiguous
 from parity.executors.simulate.checked_gpu import CheckedGpu
@@ -51,7 +52,8 @@ class SimulatedMachine:
     def __init__(self, arch: Arch, kernels: Library | None = None) -> None:
         chip = CHIPS[arch.name]
         self.gpu = CheckedGpu(chip)
-        self.device = LastingDevice(Runtime(self.gpu, chip), arch, kernels or library())
+        self._lasting = LastingDevice(Runtime(self.gpu, chip), arch, kernels or library())
+        self.device: Device = self._lasting
 
     def launching(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -75,11 +77,12 @@ class SimulatedMachine:
         return lambda: arrays
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        recorded = self.device.recorded = []
+        recorded: list[Launch] = []
+        self._lasting.recorded = recorded
         try:
             launches()
         finally:
-            self.device.recorded = None
+            self._lasting.recorded = None
 
         def replay() -> None:
             for kernel, tensors in recorded:

@@ -49,8 +49,8 @@ def test_a_model_needs_kernels_of_its_own_sizes(monkeypatch: pytest.MonkeyPatch,
         found.clear()
         assert cli.main(["compile", model, "--arch", "sm_90a", "--max-tokens", "64", "--out", str(tmp_path)]) == 0
         names = {type(kernel).__name__ for kernel in found}
-        assert {"Embedding", "RmsNorm", "AddRmsNorm", "QkNormRopeKvWrite", "GatedActivation"} <= names
-        assert ("RouterTopK" in names) == ("MoeCombine" in names) == (model == "moe")
+        assert {"Embedding", "RmsNorm", "Linear", "QkNormRopeKvWrite", "PagedAttention"} <= names
+        assert ("RouterTopK" in names) == ("RoutedLinear" in names) == (model == "moe")
         if hidden:
             assert {kernel.hidden_size for kernel in found if isinstance(kernel, RmsNorm)} == {hidden}
 

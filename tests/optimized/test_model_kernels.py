@@ -1,4 +1,4 @@
-"""`diptych compile` builds every product that a decode step launches, and no two of the same."""
+"""`diptych compile` builds every kernel that serving launches, and no two of the same."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from optimized.compile.arch import SM_90A
 from optimized.compile.kernel import Kernel
 from optimized.device import CompileOnly
 from optimized.kernels.few_rows import FewRows
-from optimized.model.kernels import kernels_of
-from optimized.model.product_kernels import launch_products
+from optimized.model.kernels import kernels_of, launch_step, outlined
+from optimized.model.weights import UnsupportedModel
 from reference.formats import format_named
 from reference.model.config import ModelConfig
 
 DENSE, EXPERTS = "qwen3-8b", "qwen3-30b-a3b"
-OF_BOTH = {"Linear", "VocabularyHeadKernel"}
+OF_BOTH = {"Linear", "VocabularyHeadKernel", "PagedAttention", "QkNormRopeKvWrite", "Embedding", "KnownTokens"}
+OF_BOTH |= {"RmsNorm", "SampleTokens", "GreedyTokens", "TokenLogProbs", "AdjustLogits"}
 OF_EXPERTS = {
-    *("RoutedGatedLinear", "RoutedLinear", "RoutedLinearAlone", "RoutedSum"),
-    *("GroupedGatedLinear", "GroupedLinear", "MoeCombine"),
+    *("RouterTopK", "RoutedGatedLinear", "RoutedLinear", "RoutedLinearAlone", "RoutedSum"),
+    *("GroupedGatedLinear", "GroupedLinear", "MoeCombine", "MoeDispatchTogether", "AddRmsNorm"),
 }
 
 
@@ -32,9 +33,11 @@ def config_of(name: str) -> ModelConfig:
     return read_config(file, None)
 
 
-def launched(config: ModelConfig, num_tokens: int) -> list[Any]:
+def launched(config: ModelConfig, num_rows: int) -> list[Any]:
+    """Of a step of decode rows."""
     found: list[Kernel] = []
-    launch_products(config, CompileOnly(SM_90A, lambda kernel, _: found.append(kernel)), num_tokens)
+    model = outlined(config, CompileOnly(SM_90A, lambda kernel, _: found.append(kernel)))
+    launch_step(model, num_rows, 1, num_rows, all_sample=True)
     return found
 
 
@@ -43,22 +46,22 @@ def names(kernels: list[Any]) -> set[str]:
 
 
 @pytest.mark.parametrize(("model", "own"), [(DENSE, {"GatedLinear"}), (EXPERTS, OF_EXPERTS)])
-def test_a_model_has_its_products(model: str, own: set[str]) -> None:
-    found = kernels_of(config_of(model), SM_90A, max_tokens=128)
+def test_a_model_has_its_kernels(model: str, own: set[str]) -> None:
+    found = kernels_of(config_of(model), SM_90A, max_tokens=512)
     assert OF_BOTH | own <= names(found)
     assert not ({"GatedLinear"} | OF_EXPERTS) - own & names(found)
-    products = [kernel for kernel in found if isinstance(kernel, FewRows)]
-    assert len(set(products)) == len(products) and all(kernel.pdl for kernel in products)
+    assert len(set(found)) == len(found)
+    assert all(kernel.pdl for kernel in found if isinstance(kernel, FewRows))
 
 
 def test_each_weight_has_a_kernel_for_each_number_of_row_tiles() -> None:
     config = config_of(DENSE)
     shapes = {(6144, 4096), (4096, 4096), (12288, 4096), (4096, 12288), (151936, 4096)}
-    found = [one for tokens in (1, 16, 17, 33, 300) for one in launched(config, tokens)]
+    found = [one for rows in (1, 16, 32) for one in launched(config, rows) if isinstance(one, FewRows)]
     assert {(one.out_features, one.in_features) for one in found} == shapes
     for shape in shapes:
         row_tiles = {one.row_tiles for one in found if (one.out_features, one.in_features) == shape}
-        assert row_tiles == {1, 2, 4, 8}
+        assert row_tiles == {1, 2, 4}
 
 
 def test_more_pairs_than_are_routed_are_dispatched() -> None:
@@ -66,7 +69,7 @@ def test_more_pairs_than_are_routed_are_dispatched() -> None:
     assert "RoutedLinearAlone" in names(launched(config, 1))
     assert "RoutedLinear" in names(launched(config, 64)) and "GroupedLinear" not in names(launched(config, 64))
     assert "GroupedLinear" in names(launched(config, 65)) and "RoutedLinear" not in names(launched(config, 65))
-    assert "GroupedLinear" in names(launched(config, 1024)) and "GroupedLinear" not in names(launched(config, 1025))
+    assert "GroupedLinear" in names(launched(config, 512)) and "GroupedLinear" not in names(launched(config, 513))
 
 
 def test_biases_are_those_of_the_model() -> None:
@@ -76,7 +79,7 @@ def test_biases_are_those_of_the_model() -> None:
         assert [one.bias_dtype for one in found if hasattr(one, "bias_dtype")] == known
 
 
-def test_weights_of_other_formats_have_none() -> None:
-    config = config_of(DENSE)
-    assert names(launched(replace(config, fp8_blocks=True), 1)) == {"VocabularyHeadKernel"}, "which is not quantized"
-    assert launched(replace(config, dtype=format_named("float32")), 1) == []
+@pytest.mark.parametrize("other", [{"fp8_blocks": True}, {"dtype": format_named("float32")}])
+def test_a_model_of_other_formats_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"the optimized panel .* the reference panel computes"):
+        kernels_of(replace(config_of(DENSE), **other), SM_90A, max_tokens=8)
