@@ -20,7 +20,7 @@ from reference.model.config import ModelConfig
 
 DENSE, EXPERTS = "qwen3-8b", "qwen3-30b-a3b"
 OF_BOTH = {"Linear", "VocabularyHeadKernel", "PagedAttention", "QkNormRopeKvWrite", "Embedding", "KnownTokens"}
-OF_BOTH |= {"RmsNorm", "SampleTokens", "GreedyTokens", "TokenLogProbs", "AdjustLogits"}
+OF_BOTH |= {"RmsNorm", "SampleParts", "SampleChoice", "SampleMasses", "SampleSearch", "TokenLogProbs", "AdjustLogits"}
 OF_EXPERTS = {
     *("RouterTopK", "RoutedGatedLinear", "RoutedLinear", "RoutedLinearAlone", "RoutedSum"),
     *("GroupedGatedLinear", "GroupedLinear", "MoeCombine", "MoeDispatchTogether", "AddRmsNorm"),
