@@ -58,7 +58,7 @@ def test_the_progress_bar_is_for_terminals(obedient: list[str]) -> None:
         (["/no/such/directory"], "there is no model '/no/such/directory'"),
         (["qwen3-8b"], "--load-format dummy"),
         (["no-such-model", "--load-format", "dummy"], "no-such-model"),
-        (["dense", "--panel", "fast"], "unknown panel 'fast'; known are reference"),
+        (["dense", "--panel", "fast"], "unknown panel 'fast'; known are optimized, reference"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "chat", "generate"])
