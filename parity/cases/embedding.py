@@ -19,7 +19,7 @@ BASE = {"tokens": 4, "vocabulary": 1000, "hidden": 1024, "dtype": "bfloat16", "r
 
 def corners() -> Iterator[Config]:
     for dtype in DTYPES:
-        for tokens in (0, 1, 3, 133):
+        for tokens in (1, 0, 3, 133):
             for hidden in (1024, 4096):
                 yield BASE | {"tokens": tokens, "hidden": hidden, "dtype": dtype}
         for hidden in (1, 8, 72, 769, 5120):
