@@ -23,7 +23,6 @@ from optimized.device import Tensor, device_of
 from optimized.kernels.any_strides import any_strides
 from optimized.kernels.precise import product
 from optimized.kernels.row_cluster import (
-    QUAD,
     THREADS,
     WARPS,
     RowCluster,
@@ -34,6 +33,7 @@ from optimized.kernels.row_cluster import (
     tell,
     wait_for_all,
 )
+from optimized.kernels.row_slices import QUAD
 from optimized.kernels.rows import rows_of, vector_of
 
 LARGEST_REPETITION = 2.0**64  # the reference's limits

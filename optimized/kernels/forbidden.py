@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 import cutlass
 from cutlass import cute
 
-from optimized.arguments import INT32, require, sizes_of
+from optimized.arguments import INT32, UINT32, require, sizes_of
 from optimized.device import Tensor
 from optimized.kernels.any_strides import any_strides
 from optimized.kernels.rows import vector_of
 
 BITS = 32  # of a word; the lowest bit is of the lowest id
-UINT32 = ("uint32",)
 
 u32 = cutlass.Uint32
 i32 = cutlass.Int32

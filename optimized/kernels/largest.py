@@ -19,7 +19,8 @@ from cutlass import cute, range_constexpr
 
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.ordered import entry_of, entry_of_words, high_word, largest_of_warp, low_word
-from optimized.kernels.row_cluster import QUAD, THREADS, WARPS, heard_largest, meet, tell
+from optimized.kernels.row_cluster import THREADS, WARPS, heard_largest, meet, tell
+from optimized.kernels.row_slices import QUAD
 from optimized.ptx.cluster import add_in_block, load_from_block
 
 BINS = 256

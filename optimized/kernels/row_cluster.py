@@ -19,14 +19,13 @@ from cutlass import const_expr, cute, range_constexpr
 
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.ordered import entry_of_words, largest_of_warp
+from optimized.kernels.row_slices import UNIT, RowSlices
 from optimized.ptx.cluster import cluster_barrier, store_in_block
 
 THREADS = 512  # of a block
 WARPS = THREADS // WARP
 MAX_CLUSTER = 8  # blocks; more need not find room on a chip
 FEW_ELEMENTS = 4096  # that one block takes
-QUAD = 4  # elements of an access to shared memory
-_UNIT = 32  # a slice's length is a multiple of so many elements: of an access, and of a word of a mask
 _SLICE_BYTES = 190 * 1024  # at most; the rest of shared memory is for other things
 
 u32 = cutlass.Uint32
@@ -43,11 +42,11 @@ def cluster_of(row_length: int) -> int:
 
 def slice_of(row_length: int) -> int:
     """Elements of a block."""
-    return -(-row_length // (cluster_of(row_length) * _UNIT)) * _UNIT
+    return -(-row_length // (cluster_of(row_length) * UNIT)) * UNIT
 
 
 def longest_row() -> int:
-    return _SLICE_BYTES // 4 // _UNIT * _UNIT * MAX_CLUSTER
+    return _SLICE_BYTES // 4 // UNIT * UNIT * MAX_CLUSTER
 
 
 def check_length(operation: str, row_length: int) -> None:
@@ -56,43 +55,18 @@ def check_length(operation: str, row_length: int) -> None:
         raise ValueError(f"{operation}: a row has {row_length} logits; at most {longest_row()} are supported")
 
 
-class RowCluster:
+class RowCluster(RowSlices):
     """A kernel of this kind. Elements are float32."""
 
-    row_length: int
-    vector: int
+    threads = THREADS
 
     @property
     def cluster(self) -> int:
         return cluster_of(self.row_length)
 
     @property
-    def slice(self) -> int:
+    def slice(self) -> int:  # type: ignore[override]
         return slice_of(self.row_length)
-
-    @property
-    def quads(self) -> int:
-        """Of each thread, in its part of a slice; some of them may lie beyond its end."""
-        return -(-self.slice // (QUAD * THREADS))
-
-    @property
-    def vectors(self) -> int:
-        """Accesses to memory of each thread."""
-        return -(-self.slice // (self.vector * THREADS))
-
-    @property
-    def batch(self) -> int:
-        """Accesses to memory that a thread makes at a time."""
-        most = max(1, 20 // self.vector)
-        return -(-self.vectors // -(-self.vectors // most))
-
-    @property
-    def widest_access(self) -> int:
-        return 4 * self.vector
-
-    @property
-    def widest_store(self) -> int:
-        return 4
 
 
 @cute.jit

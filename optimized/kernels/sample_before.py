@@ -14,8 +14,9 @@ import cutlass
 from cutlass import cute, range_constexpr
 
 from optimized.kernels.ordered import LAST_ENTRY, high_word, low_word, value_of
+from optimized.kernels.row_slices import QUAD
 from optimized.kernels.sample_heads import PICKS
-from optimized.kernels.sample_part import QUAD, THREADS, WARPS
+from optimized.kernels.sample_part import THREADS, WARPS
 
 SUMS = 1 + PICKS
 END = LAST_ENTRY | 0xFFFFFFFF  # an entry before which come those of all numbers above -infinity, and no others

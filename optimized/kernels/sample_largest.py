@@ -13,8 +13,9 @@ from cutlass import cute, range_constexpr
 
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.ordered import LAST_ENTRY, entry_of
+from optimized.kernels.row_slices import QUAD
 from optimized.kernels.sample_heads import MOST_LISTED
-from optimized.kernels.sample_part import QUAD, THREADS, largest_of_block, largest_of_quad
+from optimized.kernels.sample_part import THREADS, largest_of_block, largest_of_quad
 
 _FIRST_BIT, _LAST_BIT = 30, 15  # of a distance that count
 _LARGEST_BITS = 0x7F7FFFFF  # of the largest number

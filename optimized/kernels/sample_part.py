@@ -16,14 +16,13 @@ from cutlass.memory import SmemAllocator
 from optimized.compile.launch_policy import WARP
 from optimized.kernels.forbidden import Forbidden, forbid, strike_out
 from optimized.kernels.ordered import largest_of_warp
+from optimized.kernels.row_slices import UNIT, RowSlices
 from optimized.kernels.sample_row import strike_out_padding
 
 THREADS = 256  # of a block
 WARPS = THREADS // WARP
 MOST_ELEMENTS = 40 * THREADS  # of a part
-QUAD = 4  # elements of an access to shared memory, and of a group that shares its random numbers
 _USUAL = 30  # the exponent of numbers that are divided quickly; no temperature is below 2^-20
-_UNIT = 32  # a part's length is a multiple of so many elements: of an access, and of a word of a mask
 
 u32 = cutlass.Uint32
 u64 = cutlass.Uint64
@@ -36,46 +35,21 @@ def parts_of(row_length: int) -> int:
 
 def slice_of(row_length: int) -> int:
     """Elements of a part; the last may have fewer."""
-    return -(-row_length // (parts_of(row_length) * _UNIT)) * _UNIT
+    return -(-row_length // (parts_of(row_length) * UNIT)) * UNIT
 
 
-class RowParts:
+class RowParts(RowSlices):
     """A kernel over rows in parts. Elements are float32."""
 
-    row_length: int
-    vector: int
+    threads = THREADS
 
     @property
     def parts(self) -> int:
         return parts_of(self.row_length)
 
     @property
-    def slice(self) -> int:
+    def slice(self) -> int:  # type: ignore[override]
         return slice_of(self.row_length)
-
-    @property
-    def quads(self) -> int:
-        """Of each thread, in a part; some of them may lie beyond its end."""
-        return -(-self.slice // (QUAD * THREADS))
-
-    @property
-    def vectors(self) -> int:
-        """Accesses to memory of each thread, for a part."""
-        return -(-self.slice // (self.vector * THREADS))
-
-    @property
-    def batch(self) -> int:
-        """Accesses to memory that a thread makes at a time."""
-        most = max(1, 20 // self.vector)
-        return -(-self.vectors // -(-self.vectors // most))
-
-    @property
-    def widest_access(self) -> int:
-        return 4 * self.vector
-
-    @property
-    def widest_store(self) -> int:
-        return 4
 
 
 def shared(dtype: Any, *shape: int) -> cute.Tensor:

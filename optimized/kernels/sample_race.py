@@ -21,8 +21,9 @@ from cutlass import cute, range_constexpr
 
 from optimized.kernels.ordered import entry_of, entry_of_words, key_of
 from optimized.kernels.philox import LEAST_GUMBEL, MOST_GUMBEL, NoiseOf, gumbel, words_of_token
+from optimized.kernels.row_slices import QUAD
 from optimized.kernels.sample_heads import MOST_LISTED
-from optimized.kernels.sample_part import QUAD, THREADS, WARPS, largest_of_block, largest_of_quad, one_of
+from optimized.kernels.sample_part import THREADS, WARPS, largest_of_block, largest_of_quad, one_of
 
 AT_FIRST = 8.0  # arrivals that are expected
 _LONGER = 8.0  # by this factor, if none was seen

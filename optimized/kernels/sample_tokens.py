@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import operator
 
-from optimized.arguments import FLOAT32, INT32, output, require, sizes_of
+from optimized.arguments import FLOAT32, INT32, UINT32, output, require, sizes_of
 from optimized.device import Tensor, device_of
-from optimized.kernels.forbidden import UINT32, check_forbidden
+from optimized.kernels.forbidden import check_forbidden
 from optimized.kernels.greedy_tokens import GreedyTokens
 from optimized.kernels.row_cluster import check_length
 from optimized.kernels.rows import common_vector

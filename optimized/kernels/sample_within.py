@@ -12,8 +12,9 @@ from cutlass import cute, range_constexpr
 from optimized.kernels.ordered import entry_of, key_of, value_of
 from optimized.kernels.philox import LEAST_GUMBEL, MOST_GUMBEL, NEAR, NoiseOf, gumbel, gumbel_near, words_of_token
 from optimized.kernels.precise import exp_of_negative
+from optimized.kernels.row_slices import QUAD
 from optimized.kernels.sample_before import Pivot, precedes
-from optimized.kernels.sample_part import QUAD, THREADS, largest_of_quad, one_of
+from optimized.kernels.sample_part import THREADS, largest_of_quad, one_of
 
 u32 = cutlass.Uint32
 u64 = cutlass.Uint64

@@ -32,7 +32,6 @@ from optimized.kernels.largest import (
 )
 from optimized.kernels.ordered import id_of_entry, key_of, value_of, value_of_entry
 from optimized.kernels.row_cluster import (
-    QUAD,
     THREADS,
     WARPS,
     RowCluster,
@@ -46,6 +45,7 @@ from optimized.kernels.row_cluster import (
     tell,
     wait_for_all,
 )
+from optimized.kernels.row_slices import QUAD
 from optimized.kernels.rows import common_vector, rows_of, vector_of
 from optimized.kernels.sample_row import is_finite_key, raw_key
 
