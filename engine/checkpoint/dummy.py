@@ -8,6 +8,8 @@
 u is uniform on [-1, 1) in steps of 2^-15, from the Philox4x64-10 counter stream whose 128-bit key is
 (seed, BLAKE2b-64 of the tensor's name). So a tensor depends on seed, name and shape alone: on no other tensor, on no
 order of loading. One rounding, to the tensor's format, after float32 arithmetic.
+Matrices of _LARGE elements and more are stretches of one stream instead (that of no name), which begin where the hash
+of the name says, and go on at its start where it ends: a model of 60 GB is then copied from memory, not drawn.
 Source of the generator: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +32,9 @@ from reference.model.config import ModelConfig
 from reference.model.tensors import TensorSpec, checkpoint_tensors
 
 _CHUNK = 1 << 22  # values drawn at once: what is held besides the tensor itself stays under 32 MiB
+_LARGE = 1 << 18
+_STREAM = (1 << 26) + 1  # values of the stream that large matrices share: odd, so that rows repeat none
+_KINDS = 3  # of values of that stream, by range and format, that are kept: a model's matrices have about as many
 _JITTER = 1 / 8
 
 
@@ -55,11 +61,12 @@ def dummy_checkpoint(name: str | Path, seed: int = 0, *, dtype: Format | None = 
 
 
 class DummyTensors(Mapping[str, Array]):
-    """The random tensors of a model by name, in the formats of `checkpoint_tensors`. Each is made anew whenever it is
-    taken, and none is kept."""
+    """The random tensors of a model by name, in the formats of `checkpoint_tensors`, not to be written to. Each is made
+    anew whenever it is taken, and of large ones' values those last needed are kept."""
 
     def __init__(self, config: ModelConfig, seed: int) -> None:
         self._specs, self._seed = checkpoint_tensors(config), seed
+        self._stream = lru_cache(_KINDS)(partial(self._values, "", _STREAM))
 
     def __getitem__(self, name: str) -> Array:
         spec = self._specs[name]
@@ -83,12 +90,29 @@ class DummyTensors(Mapping[str, Array]):
 
     def _affine(self, name: str, spec: TensorSpec, middle: float, half_width: float) -> Array:
         """middle + half_width * u, of the tensor's shape and format."""
-        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-        stream = np.random.Philox(key=self._seed << 64 | int.from_bytes(digest, "little"))
-        values = np.empty(math.prod(spec.shape), spec.format.dtype)
-        for start in range(0, values.size, _CHUNK):
+        size = math.prod(spec.shape)
+        if size < _LARGE:
+            values = self._values(name, size, spec.format, middle, half_width)
+        else:
+            stream = self._stream(spec.format, middle, half_width)
+            first = _hash(name) % _STREAM
+            values = stream[first : first + size]
+            if len(values) < size:
+                values = np.resize(np.concatenate([stream[first:], stream[:first]]), size)
+        values.flags.writeable = False
+        return values.reshape(spec.shape)
+
+    def _values(self, name: str, size: int, format_: Format, middle: float, half_width: float) -> Array:
+        """The first so many of a name's."""
+        stream = np.random.Philox(key=self._seed << 64 | _hash(name))
+        values = np.empty(size, format_.dtype)
+        for start in range(0, size, _CHUNK):
             chunk = values[start : start + _CHUNK]
             words = stream.random_raw(-(-chunk.size // 4)).astype("<u8", copy=False)
             steps = words.view("<i2")[: chunk.size].astype(np.float32)
             chunk[:] = steps * np.float32(half_width * 2**-15) + np.float32(middle)
-        return values.reshape(spec.shape)
+        return values
+
+
+def _hash(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.checkpoint import CheckpointError, dummy_checkpoint, shape_names
+from engine.checkpoint import CheckpointError, dummy, dummy_checkpoint, shape_names
 from engine.checkpoint.resolve import BUILTIN_DIRECTORY
 from reference.formats import BFLOAT16, FLOAT8_E4M3, FLOAT16, FLOAT32, Array, Format
 from reference.model.tensors import checkpoint_tensors
 from tests.engine.checkpoint.configs import DENSE, FP8, MOE
 
-Q_PROJ_SHA256 = "87963e5e335a7136d69d99c5fc434c2041031a65a268c937532e982a17c46717"
+Q_PROJ_SHA256 = "c669aeadbfb64ebfacca611312337d8333659aa8b157a29f832e9b047275a4db"
 EVERYTHING = MOE | {"model_type": "qwen3_moe", "attention_bias": True, "dtype": "float32", "hidden_size": 256}
 
 
@@ -55,6 +55,22 @@ def test_a_tensor_depends_on_seed_and_name_alone(directory: Path) -> None:
 def test_the_weights_of_a_seed_never_change() -> None:
     tensor = dummy_checkpoint("qwen3-0.6b", 2**64 - 1).tensors["model.layers.0.self_attn.q_proj.weight"]
     assert hashlib.sha256(tensor.tobytes()).hexdigest() == Q_PROJ_SHA256
+
+
+def test_large_matrices_share_a_stream_and_repeat_no_row(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+    monkeypatch.setattr(dummy, "_LARGE", 1 << 10)
+    monkeypatch.setattr(dummy, "_STREAM", (1 << 12) + 1)
+    tensors = dummy_checkpoint(directory).tensors
+    stream = np.resize(standardised(tensors["model.embed_tokens.weight"], 256), 1 << 14).astype(np.float32)
+    rows = {row.tobytes() for row in tensors["model.embed_tokens.weight"]}
+    assert len(rows) == len(tensors["model.embed_tokens.weight"]) > 20
+    q_proj = tensors["model.layers.0.self_attn.q_proj.weight"]
+    assert q_proj.size >= 1 << 10 and set(standardised(q_proj, 256).astype(np.float32).ravel()) <= set(stream)
+    with pytest.raises(ValueError, match="read-only"):
+        q_proj[0, 0] = 1
+    assert all(
+        tensor.tobytes() == tensors[name].tobytes() for name, tensor in dummy_checkpoint(directory).tensors.items()
+    )
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
