@@ -58,7 +58,7 @@ def corners() -> Iterator[Config]:
             "pdl": True,
         }
     yield BASE | {"pairs": 300, "experts": 16, "hit": 3, "in_features": 64, "spread": "uneven"}
-    yield BASE | {"pairs": 512, "experts": 8, "hit": 8, "in_features": 64}
+    yield BASE | {"pairs": 512, "experts": 8, "hit": 8, "in_features": 64, "rest": 0}  # 64 each: no more is taken
     for tile in (8, 16, 64):
         yield BASE | {"tile": tile, "pairs": 30}
         yield BASE | {"tile": tile, "pairs": 30, "spread": "uneven", "pdl": True}

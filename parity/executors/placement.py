@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ def torch_dtype(dtype: np.dtype[Any]) -> Any:
 
 
 def strides_of(array: Array) -> tuple[int, ...]:
-    """In elements."""
+    """In elements. Of an array without any, as torch says them of one that is contiguous: NumPy says 0."""
+    if not array.size:
+        return tuple(prod(max(length, 1) for length in array.shape[axis + 1 :]) for axis in range(array.ndim))
     return tuple(stride // array.itemsize for stride in array.strides)
 
 
