@@ -48,6 +48,8 @@ def require_apart(operation: str, name: str, tensor: Tensor, length: int) -> Non
 
     length: elements of a row, which is all that one index of the first axis has."""
     shape, strides = tensor.shape, tensor.stride()
+    if 0 in shape:
+        return
     span = 1  # from the first to the last element of one index
     for axis in range(len(shape) - 1, 0, -1):
         if strides[axis] < span and shape[axis] > 1:

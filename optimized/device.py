@@ -75,6 +75,11 @@ def part_of(tensor: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], fi
     return tensor.as_strided(shape, strides, tensor.storage_offset() + first)
 
 
+def libraries_take(tensor: Tensor) -> bool:
+    """Can libraries compute with it that come as machine code, behind torch? Of an outline they can be asked for."""
+    return isinstance(tensor, Outline) or getattr(tensor, "is_cuda", False)
+
+
 class Gpu:
     """One that torch knows."""
 

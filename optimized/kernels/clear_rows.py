@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import cutlass
@@ -10,7 +11,7 @@ from cutlass import cute
 from cutlass.cute.runtime import make_fake_tensor
 
 from optimized.compile.kernel import Kernel
-from optimized.device import Device, Tensor, dtype_of
+from optimized.device import Device, Tensor, dtype_of, part_of
 from optimized.kernels.rows import DTYPES, Vectorized, common_vector, itemsize, vector_of
 
 _THREADS = 256
@@ -23,7 +24,6 @@ class ClearRows(Vectorized, Kernel):
 
     dtype: str
     length: int  # elements of a row
-    last_axis: int  # of them, those of the last axis
     vector: int
     blocks: int  # at most; each takes every so manyth row
 
@@ -37,11 +37,7 @@ class ClearRows(Vectorized, Kernel):
 
     def arguments(self) -> tuple[Any, ...]:
         stride = cute.sym_int64(divisibility=self.vector)
-        shape: tuple[Any, ...] = (cute.sym_int(), self.length)
-        strides: tuple[Any, ...] = (stride, 1)
-        if self.last_axis != self.length:
-            shape = (shape[0], self.length // self.last_axis, self.last_axis)
-            strides = (stride, self.last_axis, 1)
+        shape, strides = (cute.sym_int(), self.length), (stride, 1)
         rows = make_fake_tensor(DTYPES[self.dtype], shape, strides, assumed_align=self.vector * itemsize(self.dtype))
         return vector_of("int32", cute.sym_int()), rows
 
@@ -49,11 +45,10 @@ class ClearRows(Vectorized, Kernel):
     def __call__(
         self,
         mStarts: cute.Tensor,  # i32 [R + 1]
-        mOut: cute.Tensor,  # [T, H] or [T, heads, D]
+        mOut: cute.Tensor,  # [T, H]
         stream: Any,
     ) -> None:
-        rows = cute.make_layout((mOut.shape[0], self.length), stride=(mOut.stride[0], 1))
-        self.kernel(mStarts, cute.make_tensor(mOut.iterator, rows)).launch(
+        self.kernel(mStarts, mOut).launch(
             grid=[cutlass.min(mOut.shape[0], self.blocks), 1, 1], block=[_THREADS, 1, 1], stream=stream
         )
 
@@ -77,9 +72,8 @@ class ClearRows(Vectorized, Kernel):
 
 def clear_rows(device: Device, starts: Tensor, out: Tensor) -> None:
     """starts: i32 [R + 1]; the last one is the first row of out, [T, ...] with contiguous rows, that is filled."""
-    length = 1
-    for size in out.shape[1:]:
-        length *= size
-    vector = common_vector(device.arch, length, out)
+    length = prod(out.shape[1:])
+    rows = part_of(out, (out.shape[0], length), (out.stride()[0], 1))
+    vector = common_vector(device.arch, length, rows)
     blocks = _BLOCKS_PER_SM * device.num_sms
-    device.run(ClearRows(dtype_of(out), length, out.shape[-1], vector, blocks), starts, out)
+    device.run(ClearRows(dtype_of(out), length, vector, blocks), starts, rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from optimized.arguments import HALVES, INT32, output, require, sizes_of
-from optimized.device import Tensor, device_of, dtype_of
+from optimized.device import Outline, Tensor, device_of, dtype_of, libraries_take
 from optimized.kernels.linear_many_rows import (
     gated_outputs,
     gemm_kernel,
@@ -50,12 +50,12 @@ def grouped_linear_many_rows(
         (num_rows,) = sizes_of(name, "src_token", src_token, ("R",), INT32)
     outputs = features if activation is None else gated_outputs(name, features, activation)
     is_gated, gathers = activation is not None, src_token is not None
-    by_torch = not (is_gated or gathers or invariant) and out is None
+    by_torch = not (is_gated or gathers or invariant) and out is None and libraries_take(x)
     if choice is None:
         operation = "grouped_gated_linear" if is_gated else "grouped_linear"
         sizes = num_experts, features, channels
         ranked = tuned_for(device, x).ranked(operation, sizes, dtype, max(1, num_rows), invariant=invariant)
-        can_torch = by_torch and dtype == "bfloat16" and getattr(x, "is_cuda", False) and num_rows > 0
+        can_torch = by_torch and dtype == "bfloat16" and num_rows > 0
         able = (
             one
             for one in ranked
@@ -64,10 +64,13 @@ def grouped_linear_many_rows(
         choice = next(able, None) or usual_choice(device)
     if choice == TORCH:
         if not by_torch:
-            raise ValueError(f"{name}: torch neither gathers nor gates, is not invariant, and takes no out")
+            raise ValueError(
+                f"{name}: torch neither gathers nor gates, is not invariant, takes no out, and computes with its own "
+                "tensors alone"
+            )
         if dtype != "bfloat16":
             raise ValueError(f"{name}: torch's grouped product is of bfloat16; these are {dtype}")
-        if num_rows == 0 or not getattr(x, "is_cuda", False):  # of an outline there is nothing to launch
+        if num_rows == 0 or isinstance(x, Outline):  # of which there is nothing to launch
             return device.empty((num_rows, outputs), dtype)
         return _by_torch(x, weight, expert_offsets)
     out = output(name, "out", out, device, (num_rows, outputs), dtype)

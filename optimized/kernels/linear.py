@@ -12,7 +12,7 @@ import cutlass
 from cutlass import const_expr, cute, range_constexpr
 
 from optimized.arguments import FLOATS, output, require, require_unread
-from optimized.device import Device, Tensor, device_of, dtype_of
+from optimized.device import Device, Tensor, device_of, dtype_of, libraries_take
 from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes, quack_takes
 from optimized.kernels.few_rows_launch import FEW_ROWS
 from optimized.kernels.linear_many_rows import linear_many_rows
@@ -100,19 +100,13 @@ def linear(
     require_unread("linear", "out", out, x=x, weight=weight)
     if num_rows == 0:
         return out
-    if num_rows > FEW_ROWS and not invariant and norm_weight is None and _many_rows_can(x, weight, bias, residual, out):
+    can = libraries_take(x) or quack_takes(*(one for one in (x, weight, bias, residual, out) if one is not None))
+    if num_rows > FEW_ROWS and not invariant and norm_weight is None and can:
         return linear_many_rows(x, weight, bias, residual, out=out)
     norm = {"eps": eps, "weight_bias": weight_bias}
     kernel = linear_kernel(device, x, weight, norm_weight, bias, residual, **norm, pdl=pdl)
     device.run(kernel, x, weight, norm_weight, bias, residual, out)
     return out
-
-
-def _many_rows_can(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None, out: Tensor) -> bool:
-    """Does `linear_many_rows` take them? cuBLAS adds one of both, a bias of x's dtype; quack's product all."""
-    if bias is None or (residual is None and dtype_of(bias) == dtype_of(x)):
-        return True
-    return quack_takes(x, weight, bias, out) and (residual is None or quack_takes(residual))
 
 
 def linear_kernel(

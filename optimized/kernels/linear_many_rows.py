@@ -12,7 +12,7 @@ from functools import partial
 
 from optimized.arguments import FLOATS, HALVES, output, require, sizes_of
 from optimized.compile.arch import SM_90A
-from optimized.device import Device, Tensor, device_of, dtype_of
+from optimized.device import Device, Outline, Tensor, device_of, dtype_of, libraries_take
 from optimized.kernels.linear_many_rows_cublas import cublas_product
 from optimized.kernels.linear_many_rows_gemm import (
     ALIGNMENT,
@@ -59,27 +59,27 @@ def linear_many_rows(
         return out
     tensors = [one for one in (x, weight, bias, residual, out) if one is not None]
     bias_dtype = "" if bias is None else dtype_of(bias)
-    one_more = residual is None if bias_dtype == dtype else bias is None  # that cuBLAS adds
-    by_cublas = activation is None and not invariant and one_more
+    by_cublas = activation is None and not invariant and libraries_take(x)
+    in_one = residual is None and bias_dtype in ("", dtype)  # launch; else cuBLAS writes float32 sums first
     sizes = features, channels
-    chosen = _chosen(device, x, tensors, sizes, activation, by_cublas, invariant) if choice is None else choice
-    if chosen == CUBLAS:
-        if activation is not None or invariant:
-            raise ValueError("linear_many_rows: cublas has no gated activation, and is not invariant; quack is")
+    if choice is None:
+        choice = _chosen(device, x, tensors, sizes, activation, by_cublas, in_one, invariant)
+    if choice == CUBLAS:
         if not by_cublas:
             raise ValueError(
-                "linear_many_rows: cublas adds a bias of x's dtype or a residual, not both in one rounding; quack does"
+                "linear_many_rows: cublas has no gated activation, is not invariant, and takes tensors of torch on a "
+                "GPU; quack is, and takes others"
             )
-        if getattr(x, "is_cuda", False):
+        if not isinstance(x, Outline):  # of which there is nothing to launch: cuBLAS is compiled
             cublas_product(x, weight, bias, residual, out)
-        return out  # of an outline there is nothing to launch: cuBLAS is compiled
+        return out
     require_aligned("linear_many_rows", tensors)
     kernel = gemm_kernel(
-        device, chosen, dtype, bias_dtype=bias_dtype, has_residual=residual is not None, is_gated=activation is not None
+        device, choice, dtype, bias_dtype=bias_dtype, has_residual=residual is not None, is_gated=activation is not None
     )
-    other = partial(other_tiles, device, chosen, is_gated=activation is not None)
+    other = partial(other_tiles, device, choice, is_gated=activation is not None)
     instead = (lambda: CUBLAS) if by_cublas else other
-    run_choice(device, "linear_many_rows", chosen, instead, kernel, x, weight, bias, residual, None, None, out)
+    run_choice(device, "linear_many_rows", choice, instead, kernel, x, weight, bias, residual, None, None, out)
     return out
 
 
@@ -90,11 +90,14 @@ def _chosen(
     sizes: tuple[int, int],
     activation: str | None,
     by_cublas: bool,
+    in_one: bool,
     invariant: bool,
 ) -> str:
-    """The fastest that can. Where nothing was measured: cuBLAS if it can, else quack's usual tiles."""
+    """The fastest that can. cuBLAS only in one launch, if quack's product can do it too; where nothing was measured,
+    cuBLAS then, else quack's usual tiles."""
     operation = "linear" if activation is None else "gated_linear"
     by_quack = all(map(is_aligned, tensors))
+    by_cublas = by_cublas and (in_one or not by_quack)
     ranked = tuned_for(device, x).ranked(operation, sizes, dtype_of(x), x.shape[0], invariant=invariant)
     for choice in ranked:
         if by_cublas if choice == CUBLAS else by_quack:

@@ -18,10 +18,11 @@ from cutlass.memory import SmemAllocator
 
 from optimized.arguments import output
 from optimized.compile.launch_policy import WARP
-from optimized.device import Device, Tensor, device_of
+from optimized.device import Device, Outline, Tensor, device_of, libraries_take
 from optimized.kernels.few_rows_dense import DenseFewRows, dense_constants, dense_sizes
 from optimized.kernels.few_rows_launch import MOST_ROWS, WARPS
 from optimized.kernels.few_rows_sum import pass_tiles, passes
+from optimized.kernels.linear_many_rows_cublas import cublas_product
 from optimized.kernels.rows import rows_of, vector_of
 
 WORDS = 3  # of a largest logit, its id, and the sum beside it
@@ -209,12 +210,16 @@ def vocabulary_head(
     logits: bool = True,
     token_ids: bool = False,
     log_sum_exp: bool = False,
+    invariant: bool = False,
     pdl: bool = False,
     out: VocabularyHead | tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
 ) -> VocabularyHead:
     """What is asked for of the rows' logits: all of them (float32), the token of the largest, and their log-sum-exp, as
-    the reference says. Without `logits` they go nowhere. A row's bits do not depend on what other rows there are. Norm,
-    pdl and errors: see `linear`; ValueError for token_ids or log_sum_exp of more than 64 rows too.
+    the reference says. Without `logits` they go nowhere. Norm, pdl and errors: see `linear`; ValueError for token_ids
+    or log_sum_exp of more than 64 rows too.
+
+    invariant: a row's bits do not depend on what other rows there are, nor on how many. Up to 64 rows they never do;
+    logits of more are left to cuBLAS otherwise, unless rows are to be normalised.
 
     out: memory for what is asked for; None: new memory. ValueError for memory of what is not.
     """
@@ -242,6 +247,10 @@ def vocabulary_head(
         )
     )
     if num_rows == 0:
+        return results
+    if num_rows > MOST_ROWS and not invariant and norm_weight is None and libraries_take(x):
+        if not isinstance(x, Outline):
+            cublas_product(x, weight, None, None, results.logits)
         return results
     constants = dense_constants(
         "vocabulary_head", device, x, weight, norm_weight, eps=eps, weight_bias=weight_bias, pdl=pdl

@@ -26,6 +26,7 @@ MOST_ROWS = 512
 @dataclass(frozen=True)
 class _Graph:
     integers: Tensor  # i32 [(COLUMNS + M) R], column after column
+    query_start: Tensor  # i32 [R + 1], which launches read: a graph keeps alive nothing that was made outside it
     logits: Tensor  # f32 [R, V]
     replay: Callable[[], None]
 
@@ -93,7 +94,7 @@ class DecodeGraphs:
             logits[:] = [self._model.logits(stream, None)]
 
         replay = self._machine.capture(step)
-        self._graphs[bucket] = _Graph(integers, logits[0], replay)
+        self._graphs[bucket] = _Graph(integers, query_start, logits[0], replay)
         return self._graphs[bucket]
 
 

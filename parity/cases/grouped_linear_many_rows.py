@@ -15,7 +15,7 @@ from optimized.device import Tensor, device_of
 from optimized.kernels import grouped_linear_many_rows as panel
 from optimized.kernels.linear_many_rows import usual_choice
 from optimized.libraries import QUACK, missing
-from parity.cases.linear_many_rows import gated_magnitude
+from parity.cases.linear_many_rows import gated_magnitude, of_product
 from parity.inputs import far_apart, normal, spoiled, strided
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
@@ -209,7 +209,7 @@ def magnitudes(call: Call) -> list[Array]:
     with np.errstate(all="ignore"):
         for expert in np.flatnonzero(np.diff(offsets)):
             part = slice(offsets[expert], offsets[expert + 1])
-            terms = np.abs(rows[part].astype(np.float64)) @ np.abs(weight[expert].astype(np.float64)).T
+            terms = of_product(*(np.abs(one.astype(np.float64)) for one in (rows[part], weight[expert])))
             found[part] = gated_magnitude(rows[part], weight[expert], terms) if gated else terms
     return [found]
 

@@ -18,6 +18,7 @@ from reference.kernels import linear as reference_linear
 from reference.kernels.gated_linear import gated_linear
 
 DTYPES = ("bfloat16", "float16")
+_DEPTH = 16  # products that a tensor core adds at a time
 BASE: dict[str, Any] = {
     "tokens": 133,
     "channels": 264,
@@ -43,7 +44,7 @@ def corners() -> Iterator[Config]:
             yield BASE | {"channels": channels, "features": features, "dtype": dtype}
         for rows in ("nan", "inf", "zeros", "tiny"):
             yield BASE | {"dtype": dtype, "rows": rows}
-        for adds in ("", "bias", "residual"):
+        for adds in ("", "bias", "residual", "both"):
             for tokens in (1, 300):
                 yield BASE | {"tokens": tokens, "dtype": dtype, "adds": adds, "choice": "cublas"}
         yield BASE | {"dtype": dtype, "row_stride": 1024}
@@ -59,6 +60,7 @@ def placed() -> Iterator[Config]:
     yield BASE | {"channels": 3, "row_stride": 8, "weight_stride": 8}
     yield BASE | {"features": 72, "out_stride": 80}
     yield BASE | {"channels": 75, "features": 77, "choice": "cublas"}
+    yield BASE | {"adds": "bias", "bias_dtype": "float32", "choice": "cublas"}
     for tiles in ("128x128 2x1", "256x128 2x1", "128x64 1x1 pingpong", "128x256 2x1"):
         yield BASE | {"tokens": 400, "choice": f"quack {tiles}", "adds": "both"}
         yield BASE | {"tokens": 400, "choice": f"quack {tiles}", "activation": "silu", "features": 544}
@@ -144,13 +146,20 @@ def _named(more: Sequence[Any], adds: str) -> tuple[Any, Any]:
 
 
 def magnitudes(call: Call) -> list[Array]:
-    """The sum of the magnitudes of all terms; of a gated activation what such an error of both sums comes to."""
+    """See `of_product`; of a gated activation what such an error of both sums comes to."""
     wide_arrays = {name: np.abs(array.astype(np.float64)) for name, array in call.arrays.items()}
     with np.errstate(all="ignore"):
-        terms = wide_arrays["x"] @ wide_arrays["weight"].T
+        terms = of_product(wide_arrays["x"], wide_arrays["weight"])
         if call.constants["activation"] is None:
             return [terms + wide_arrays.get("bias", 0.0) + wide_arrays.get("residual", 0.0)]
         return [gated_magnitude(call.arrays["x"], call.arrays["weight"], terms)]
+
+
+def of_product(x: Array, weight: Array) -> Array:
+    """The sum of the magnitudes of all terms (f64, none below 0), and half of what a sum has on its way, at each of its
+    K / 16 steps: a tensor core that goes through all of K cuts off what lies 2^-23 below it, always towards 0."""
+    steps = x.shape[-1] / _DEPTH
+    return x @ weight.T + steps / 2 * np.sqrt(x**2 @ (weight**2).T)
 
 
 def gated_magnitude(x: Array, weight: Array, terms: Array) -> Array:

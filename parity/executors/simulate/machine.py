@@ -24,19 +24,29 @@ from reference.formats import Array
 from simulators.gpu.chip import CHIPS
 
 POISON = 0xFF  # of memory that nothing was written to: NaN
-
-
 Launch = tuple[Kernel, tuple[Any, ...]]
 
 
-class LastingDevice(SimulatedDevice):
-    """Memory is the simulated GPU's for as long as a tensor of it lives. `recorded`: launches are added to it."""
+class Recording:
+    """Launches to be made again, as a CUDA graph keeps them: addresses, and the memory that was allocated meanwhile."""
 
-    recorded: list[Launch] | None = None
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.memory: list[SimulatedTensor] = []
+
+    def add(self, kernel: Kernel, tensors: tuple[Any, ...]) -> None:
+        addresses = (one.at_address() if isinstance(one, SimulatedTensor) else one for one in tensors)
+        self.launches.append((kernel, tuple(addresses)))
+
+
+class LastingDevice(SimulatedDevice):
+    """Memory is the simulated GPU's for as long as a tensor of it lives. `recording`: what happens is added to it."""
+
+    recording: Recording | None = None
 
     def run(self, kernel: Kernel, *tensors: Any) -> None:
-        if self.recorded is not None:
-            self.recorded.append((kernel, tensors))
+        if self.recording is not None:
+            self.recording.add(kernel, tensors)
         super().run(kernel, *tensors)
         self.launched.clear()
 
@@ -45,6 +55,8 @@ class LastingDevice(SimulatedDevice):
         if array.layout.span:
             self._add(array, is_initialized=False)
             weakref.finalize(array.view, self._runtime.gpu.memory.remove, array.view.data_ptr())
+        if self.recording is not None:
+            self.recording.memory.append(array.view)
         return array.view
 
 
@@ -77,15 +89,14 @@ class SimulatedMachine:
         return lambda: arrays
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        recorded: list[Launch] = []
-        self._lasting.recorded = recorded
+        recording = self._lasting.recording = Recording()
         try:
             launches()
         finally:
-            self._lasting.recorded = None
+            self._lasting.recording = None
 
         def replay() -> None:
-            for kernel, tensors in recorded:
+            for kernel, tensors in recording.launches:
                 self.device.run(kernel, *tensors)
 
         return replay

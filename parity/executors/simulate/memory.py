@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,10 @@ class SimulatedTensor:
         elements = np.lib.stride_tricks.as_strided(self.array, (first + 1,), (size,))[first:]
         array = np.lib.stride_tricks.as_strided(elements, shape, tuple(stride * size for stride in strides))
         return SimulatedTensor(array, self.panel_device, self)
+
+    def at_address(self) -> SimulatedTensor:
+        """The same tensor, for whose memory somebody else must see to it that it lasts."""
+        return SimulatedTensor(_unowned(self.array), self.panel_device)
 
     def __dlpack__(self, **_: Any) -> Any:
         return capsule(self._managed)
@@ -107,6 +112,13 @@ def _laid_out(memory: Array, layout: Layout) -> Array:
     typed = memory[first : first + layout.span * itemsize].view(layout.dtype)
     strides = tuple(stride * itemsize for stride in layout.strides)
     return np.lib.stride_tricks.as_strided(typed, layout.shape, strides)
+
+
+def _unowned(array: Array) -> Array:
+    """The same elements, which do not last for this."""
+    bits = _bits(array)
+    interface = {"data": (address_of(bits), False), "shape": bits.shape, "strides": bits.strides, "version": 3}
+    return np.asarray(SimpleNamespace(__array_interface__=interface | {"typestr": bits.dtype.str})).view(array.dtype)
 
 
 def _bits(array: Array) -> Array:

@@ -67,13 +67,13 @@ def test_many_rows_are_left_to_another_kernel_unless_they_are_to_be_invariant() 
 
 
 @pytest.mark.parametrize("rows", [33, 300])
-def test_many_rows_that_lie_where_no_library_takes_them_are_few_rows_several_times(rows: int) -> None:
+def test_many_rows_that_lie_where_quack_does_not_take_them_are_cublas_or_few_rows_several_times(rows: int) -> None:
     on = Launches()
     odd = on.tensor(rows, 99), on.tensor(48, 99)
     gated_linear(*odd, kind="silu")
     linear(*odd, on.tensor(48), on.tensor(rows, 48))
     linear(*odd, on.tensor(48, dtype="float32"))
-    assert [type(one) for one in on.kernels] == [GatedLinear, Linear, Linear]
+    assert [type(one) for one in on.kernels] == [GatedLinear]  # which cuBLAS does not do
     on.kernels.clear()
     even = on.tensor(rows, 96), on.tensor(48, 96)
     gated_linear(*even, kind="silu")
