@@ -70,8 +70,9 @@ def alignment_of(*tensors: Tensor) -> int:
 def part_of(tensor: Tensor, shape: tuple[int, ...], strides: tuple[int, ...], first: int = 0) -> Tensor:
     """Some elements of a tensor, as one of another shape, in the same memory. strides: elements, in the memory; first:
     how many elements behind the tensor's first one it begins. That they are the tensor's is not checked."""
-    if getattr(tensor, "panel_device", None) is not None:
-        return tensor.part(shape, strides, first)
+    part = getattr(tensor, "part", None)  # torch's tensors have none, on whatever device they say they are
+    if part is not None:
+        return part(shape, strides, first)
     return tensor.as_strided(shape, strides, tensor.storage_offset() + first)
 
 

@@ -72,6 +72,7 @@ class Call:
     # which all is aligned; and, of such outputs, elements from one row to the next.
     offsets: Mapping[str, int] = field(default_factory=dict)
     out_strides: Mapping[str, int] = field(default_factory=dict)
+    launch: Mapping[str, Any] = field(default_factory=dict)  # keyword parameters of the optimized panel's alone
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,12 @@ class Twin:
 
     def call(self, config: Config, random: np.random.Generator) -> Call:
         """The inputs, and where they lie. Of every twin a configuration may have "offset": elements, for all arrays and
-        outputs, or by name; and "out_stride": likewise, for all outputs."""
+        outputs, or by name; "out_stride": likewise, for all outputs; and "launch": see `Call`."""
         call = self.inputs(config, random)
         own = [output.name for output in self.outputs if output.in_place is None]
         offsets = _by_name(config.get("offset", {}), [*call.arrays, *own])
-        return replace(call, offsets=offsets, out_strides=_by_name(config.get("out_stride", {}), own))
+        out_strides = _by_name(config.get("out_stride", {}), own)
+        return replace(call, offsets=offsets, out_strides=out_strides, launch=config.get("launch", {}))
 
 
 def _by_name(given: int | Mapping[str, int], names: Sequence[str]) -> dict[str, int]:

@@ -58,12 +58,22 @@ def _loaded(artifact: Artifact) -> Callable[..., Any]:
         return load_module(str(file), enable_tvm_ffi=True)[artifact.function]
 
 
+_CHOSEN: list[Path] = []  # by `keep_in`, the last one counts
+
+
+def keep_in(base: Path) -> None:
+    """Have this process keep what it compiles there, instead of where the environment says."""
+    if [base] != _CHOSEN[-1:]:
+        _CHOSEN.append(base)
+        library.cache_clear()
+
+
 def cache_directories() -> tuple[Path, ...]:
     """Where compiled kernels are: in the cache ($DIPTYCH_CACHE, or else ~/.cache/diptych), where new ones are kept too;
     then in the folders that DIPTYCH_KERNELS lists as PATH does, which `diptych compile --out` may have filled.
 
     Errors: FileNotFoundError without a home."""
-    base = Path(os.path.expanduser(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych"))
+    base = _CHOSEN[-1] if _CHOSEN else Path(os.path.expanduser(os.environ.get("DIPTYCH_CACHE") or "~/.cache/diptych"))
     if base.parts[0].startswith("~"):  # a user that is in no passwd file, as in some containers
         raise FileNotFoundError(f"there is no home directory for the cache {base}: set DIPTYCH_CACHE to a folder")
     listed = os.environ.get("DIPTYCH_KERNELS", "").split(os.pathsep)

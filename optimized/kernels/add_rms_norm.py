@@ -16,6 +16,7 @@ from optimized.arguments import FLOATS, output, require, require_two, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import row_launch
 from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.dependent_launch import begin_dependent
 from optimized.kernels.rms_norm import norm_row
 from optimized.kernels.rows import (
     Vectorized,
@@ -40,6 +41,7 @@ class AddRmsNorm(Vectorized, Kernel):
     vectors: int
     threads_per_row: int
     rows_per_block: int
+    pdl: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
@@ -60,6 +62,7 @@ class AddRmsNorm(Vectorized, Kernel):
             grid=[cute.ceil_div(mX.shape[0], self.rows_per_block), 1, 1],
             block=[self.threads_per_row * self.rows_per_block, 1, 1],
             stream=stream,
+            use_pdl=self.pdl,
         )
 
     @cute.kernel
@@ -71,6 +74,7 @@ class AddRmsNorm(Vectorized, Kernel):
         mNormed: cute.Tensor,
         mSum: cute.Tensor,
     ) -> None:
+        begin_dependent(self.pdl)
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         row = block * self.rows_per_block + thread // self.threads_per_row
@@ -96,12 +100,14 @@ def add_rms_norm(
     eps: float,
     *,
     weight_bias: float = 0.0,
+    pdl: bool = False,
     out: tuple[Tensor, Tensor] | None = None,  # [T, H] each; either may be x or residual itself
 ) -> tuple[Tensor, Tensor]:  # (normed [T, H], new residual [T, H]), x's dtype: `out`, or new memory
     """Add x to the residual stream, round the sum, normalise the rounded sum.
 
     Either of out may be x or residual itself, for a thread reads its part of both rows before it writes; but not both
-    the same one. Errors: ValueError, TypeError for tensors that do not fit.
+    the same one. pdl: programmatic dependent launch, see `dependent_launch`.
+    Errors: ValueError, TypeError for tensors that do not fit.
     """
     device = device_of(x)
     shape = num_rows, hidden_size = sizes_of("add_rms_norm", "x", x, ("T", "H"))
@@ -124,6 +130,7 @@ def add_rms_norm(
         float(eps),
         float(weight_bias),
         **asdict(launch),
+        pdl=bool(pdl),
     )
     device.run(kernel, x, residual, weight, normed, new_residual)
     return normed, new_residual

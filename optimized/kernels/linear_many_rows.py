@@ -93,16 +93,18 @@ def _chosen(
     in_one: bool,
     invariant: bool,
 ) -> str:
-    """The fastest that can. cuBLAS only in one launch, if quack's product can do it too; where nothing was measured,
-    cuBLAS then, else quack's usual tiles."""
-    operation = "linear" if activation is None else "gated_linear"
+    """The fastest that can. Where nothing was measured: cuBLAS if it can in one launch, else quack's usual tiles, where
+    there are as many as multiprocessors; for it does not split a sum over k, and cuBLAS does."""
+    operation = "gated_linear" if activation is not None else "linear" if in_one else "linear_residual"
     by_quack = all(map(is_aligned, tensors))
-    by_cublas = by_cublas and (in_one or not by_quack)
     ranked = tuned_for(device, x).ranked(operation, sizes, dtype_of(x), x.shape[0], invariant=invariant)
     for choice in ranked:
         if by_cublas if choice == CUBLAS else by_quack:
             return choice
-    return CUBLAS if by_cublas else usual_choice(device)
+    usual = usual_choice(device)
+    tiling = Tiling.parse(usual.removeprefix(f"{QUACK} "))
+    fills_chip = -(-x.shape[0] // tiling.tile_m) * -(-sizes[0] // tiling.tile_n) >= device.num_sms
+    return CUBLAS if by_cublas and (in_one or not by_quack or not fills_chip) else usual
 
 
 def usual_choice(device: Device) -> str:

@@ -19,6 +19,7 @@ from optimized.arguments import FLOAT32, INT32, output, require, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.dependent_launch import begin_dependent
 from optimized.kernels.rows import Vectorized, common_vector, rows_of
 
 _MOST_THREADS = 256  # of a block
@@ -58,6 +59,7 @@ class MoeCombine(Vectorized, Kernel):
     threads_per_token: int
     tokens_per_block: int
     blocks_per_token: int
+    pdl: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
         num_tokens = cute.sym_int()
@@ -80,10 +82,12 @@ class MoeCombine(Vectorized, Kernel):
             grid=[cute.ceil_div(mOut.shape[0], self.tokens_per_block), self.blocks_per_token, 1],
             block=[self.threads_per_token * self.tokens_per_block, 1, 1],
             stream=stream,
+            use_pdl=self.pdl,
         )
 
     @cute.kernel
     def kernel(self, mRows: cute.Tensor, mRowOf: cute.Tensor, mWeights: cute.Tensor, mOut: cute.Tensor) -> None:
+        begin_dependent(self.pdl)
         thread, _, _ = cute.arch.thread_idx()
         block, part, _ = cute.arch.block_idx()
         token = block * self.tokens_per_block + thread // self.threads_per_token
@@ -126,10 +130,12 @@ def moe_combine(
     row_of: Tensor,  # i32 [T, K], rows contiguous
     weights: Tensor,  # f32 [T, K], rows contiguous
     *,
+    pdl: bool = False,
     out: Tensor | None = None,  # [T, H]
 ) -> Tensor:  # [T, H], of rows' dtype: `out`, or new memory
     """Add up each token's rows, weighted. An unrouted (token, k) contributes 0, whatever its weight.
 
+    pdl: programmatic dependent launch, see `dependent_launch`.
     Errors: ValueError, TypeError for tensors that do not fit.
     """
     device = device_of(rows)
@@ -152,6 +158,7 @@ def moe_combine(
         launch.threads_per_token,
         launch.tokens_per_block,
         launch.blocks_per_token,
+        bool(pdl),
     )
     device.run(kernel, rows, row_of, weights, out)
     return out

@@ -26,6 +26,7 @@ from optimized.arguments import FLOATS, INT32, require, require_apart, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.dependent_launch import begin_dependent
 from optimized.kernels.heads import (
     HeadLaunch,
     head_launch,
@@ -55,6 +56,7 @@ class QkNormRopeKvWrite(HeadLaunch, Vectorized, Kernel):
     eps: float
     weight_bias: float
     table_alignment: int  # bytes
+    pdl: bool = False
 
     @property
     def q_parts(self) -> int:
@@ -95,7 +97,10 @@ class QkNormRopeKvWrite(HeadLaunch, Vectorized, Kernel):
         threads = self.warps * WARP
         groups = mQ.shape[0] * (self.q_parts + 2 * self.kv_parts)
         self.kernel(mQ, mK, mV, mQWeight, mKWeight, mPositions, mCos, mSin, mKCache, mVCache, mSlots).launch(
-            grid=[cute.ceil_div(groups, threads // self.lanes), 1, 1], block=[threads, 1, 1], stream=stream
+            grid=[cute.ceil_div(groups, threads // self.lanes), 1, 1],
+            block=[threads, 1, 1],
+            stream=stream,
+            use_pdl=self.pdl,
         )
 
     @cute.kernel
@@ -113,6 +118,7 @@ class QkNormRopeKvWrite(HeadLaunch, Vectorized, Kernel):
         mVCache: cute.Tensor,
         mSlots: cute.Tensor,
     ) -> None:
+        begin_dependent(self.pdl)
         token, part, lane = place(self.warps, self.lanes, self.q_parts + 2 * self.kv_parts)
         is_token = token < mQ.shape[0]
         is_q, is_v = part < self.q_parts, part >= self.q_parts + self.kv_parts
@@ -219,6 +225,7 @@ def qk_norm_rope_kv_write(
     eps: float,
     *,
     weight_bias: float = 0.0,
+    pdl: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # q, k_cache, v_cache
     """q as attention takes it, in place; k as attention takes it, and v, in the caches. k itself stays as it is.
 
@@ -226,6 +233,7 @@ def qk_norm_rope_kv_write(
     left out, no slot is named twice, and slots are below 2^31. Otherwise slots that this call writes may become 0, or
     the rest of a block that it opens may stay as it was.
 
+    pdl: programmatic dependent launch, see `dependent_launch`.
     Errors: TypeError for a cache of another dtype than q's; ValueError for an odd D; ValueError, TypeError for tensors
     that do not fit.
     """
@@ -266,6 +274,7 @@ def qk_norm_rope_kv_write(
         float(weight_bias),
         table_alignment(device.arch, vector, cos, sin),
         **asdict(launch),
+        pdl=bool(pdl),
     )
     device.run(kernel, q, k, v, q_weight, k_weight, positions, cos, sin, k_cache, v_cache, slot_mapping)
     return q, k_cache, v_cache

@@ -15,6 +15,7 @@ from optimized.arguments import FLOATS, output, require, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import row_launch
 from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.dependent_launch import begin_dependent
 from optimized.kernels.rows import (
     Vectorized,
     common_vector,
@@ -39,6 +40,7 @@ class RmsNorm(Vectorized, Kernel):
     vectors: int
     threads_per_row: int
     rows_per_block: int
+    pdl: bool = False
 
     def arguments(self) -> tuple[Any, ...]:
         num_rows = cute.sym_int()
@@ -57,10 +59,12 @@ class RmsNorm(Vectorized, Kernel):
             grid=[cute.ceil_div(mX.shape[0], self.rows_per_block), 1, 1],
             block=[self.threads_per_row * self.rows_per_block, 1, 1],
             stream=stream,
+            use_pdl=self.pdl,
         )
 
     @cute.kernel
     def kernel(self, mX: cute.Tensor, mWeight: cute.Tensor, mOut: cute.Tensor) -> None:
+        begin_dependent(self.pdl)
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         row = block * self.rows_per_block + thread // self.threads_per_row
@@ -95,10 +99,12 @@ def rms_norm(
     eps: float,
     *,
     weight_bias: float = 0.0,
+    pdl: bool = False,
     out: Tensor | None = None,  # [T, H]
 ) -> Tensor:  # [T, H], x's dtype: `out`, or new memory
     """Normalise each row of x to a root mean square of 1, then scale its channels. out may be x.
 
+    pdl: programmatic dependent launch, see `dependent_launch`.
     Errors: ValueError, TypeError for tensors that do not fit.
     """
     device = device_of(x)
@@ -117,6 +123,7 @@ def rms_norm(
         float(eps),
         float(weight_bias),
         **asdict(launch),
+        pdl=bool(pdl),
     )
     device.run(kernel, x, weight, out)
     return out

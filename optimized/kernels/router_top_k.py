@@ -21,6 +21,7 @@ from optimized.arguments import output, sizes_of
 from optimized.compile.kernel import Kernel
 from optimized.compile.launch_policy import WARP
 from optimized.device import Tensor, device_of, dtype_of
+from optimized.kernels.dependent_launch import begin_dependent
 from optimized.kernels.rows import Vectorized, common_vector, itemsize, load_row, rows_of
 
 MAX_EXPERTS = 512  # 16 a lane
@@ -44,6 +45,7 @@ class RouterTopK(Vectorized, Kernel):
     vector: int
     vectors: int
     warps: int
+    pdl: bool = False
 
     @property
     def widest_store(self) -> int:
@@ -68,11 +70,15 @@ class RouterTopK(Vectorized, Kernel):
         stream: Any,
     ) -> None:
         self.kernel(mLogits, mIds, mWeights).launch(
-            grid=[cute.ceil_div(mLogits.shape[0], self.warps), 1, 1], block=[self.warps * WARP, 1, 1], stream=stream
+            grid=[cute.ceil_div(mLogits.shape[0], self.warps), 1, 1],
+            block=[self.warps * WARP, 1, 1],
+            stream=stream,
+            use_pdl=self.pdl,
         )
 
     @cute.kernel
     def kernel(self, mLogits: cute.Tensor, mIds: cute.Tensor, mWeights: cute.Tensor) -> None:
+        begin_dependent(self.pdl)
         block, _, _ = cute.arch.block_idx()
         lane = cute.arch.lane_idx()
         token = block * self.warps + cute.arch.warp_idx()
@@ -168,10 +174,12 @@ def router_top_k(
     k: int,
     *,
     normalize: bool,
+    pdl: bool = False,
     out: tuple[Tensor, Tensor] | None = None,  # i32 [T, K], f32 [T, K]
 ) -> tuple[Tensor, Tensor]:  # i32 [T, K], f32 [T, K]: `out`, or new memory
     """The k likeliest experts of each token in falling order, and their weights.
 
+    pdl: programmatic dependent launch, see `dependent_launch`.
     Errors: ValueError for more than MAX_EXPERTS experts, and for a k that is not in 1 .. min(E, 32); ValueError,
     TypeError for tensors that do not fit.
     """
@@ -198,6 +206,7 @@ def router_top_k(
         vector,
         -(-num_experts // (WARP * vector)),
         tokens_per_block(device.num_sms, num_tokens),
+        bool(pdl),
     )
     device.run(kernel, logits, ids, weights)
     return ids, weights

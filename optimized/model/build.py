@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from ctypes import CDLL
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
+from optimized.compile.arch import arch_of_capability
+from optimized.compile.library import keep_in
 from optimized.model.machine import Machine
 from optimized.model.runner import BLOCK_SIZE, DeviceRunner
 from optimized.model.weights import check_supported
@@ -15,14 +18,40 @@ from reference.formats import FLOAT32
 from reference.model.config import ModelConfig
 from reference.model.tensors import checkpoint_tensors
 from reference.serving.request import MAX_TOP_LOGPROBS
+from reference.serving.runner import Refused
 
 MEMORY_SHARE = 0.92  # of the free memory, which weights, KV memory and what a step needs may fill
 STEP_TOKENS = 8192  # of the largest step, for what is kept back for it
 STEP_ROWS = 256  # rows of logits
 
 
-class OutOfMemory(ValueError):
+_PACKAGES = ("torch", "cutlass", "tvm_ffi")
+
+
+class OutOfMemory(Refused):
     """A model does not fit; the message says what would."""
+
+
+def refusal(config: ModelConfig) -> str | None:
+    """Why a model is not computed by this panel on this machine, in words; None: it is. torch is not imported where
+    there is no driver."""
+    try:
+        CDLL("libcuda.so.1")
+    except OSError:
+        return "this machine has no NVIDIA driver"
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        return f"{' and '.join(missing)} cannot be imported: pip install 'diptych[gpu]' brings the optimized panel"
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch finds no GPU that it can use"
+    try:
+        arch_of_capability(*torch.cuda.get_device_capability())
+        check_supported(config)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def build_runner(
@@ -37,13 +66,13 @@ def build_runner(
     """The panel on the first GPU that torch finds. num_kv_tokens: capacity of KV memory; None takes what is free.
     cache: a folder where compiled kernels are kept; None: as `optimized.compile.library` says.
 
-    Errors: UnsupportedModel, OutOfMemory; ValueError without a GPU.
+    Errors: Refused: UnsupportedModel, OutOfMemory, or no GPU.
     """
     from optimized.model.gpu_machine import GpuMachine
 
     check_supported(config)
     if cache is not None:
-        os.environ.setdefault("DIPTYCH_CACHE", str(cache))
+        keep_in(cache)
     limits = {"num_token_ids": num_token_ids, "max_model_len": max_model_len}
     return runner_on(GpuMachine(), config, tensors, num_kv_tokens=num_kv_tokens, **limits)
 

@@ -47,6 +47,7 @@ class DecodeGraphs:
         """tables: cos and sin. num_blocks: of the longest sequence."""
         self._machine, self._model, self._tables, self._width = machine, model, tables, num_blocks
         self._graphs: dict[int, _Graph] = {}
+        self._logits: Tensor | None = None  # f32 [most rows so far, V], of every graph that it is large enough for
         self.num_replays = 0
 
     def integers_of(self, batch: Batch, token_ids: np.ndarray) -> np.ndarray:
@@ -75,6 +76,9 @@ class DecodeGraphs:
         vocab_size = graph.logits.shape[1]
         return part_of(graph.logits, (num_rows, vocab_size), (vocab_size, 1))
 
+    def has(self, bucket: int) -> bool:
+        return bucket in self._graphs
+
     def captured(self, bucket: int) -> _Graph:
         """The graph of so many rows, captured now."""
         integers = self._machine.device.empty(((COLUMNS + self._width) * bucket,), "int32")
@@ -87,15 +91,20 @@ class DecodeGraphs:
 
         table = part_of(integers, (bucket, self._width), (self._width, 1), COLUMNS * bucket)
         group = RowGroup(0, bucket, 1, query_start, column(3), table)
-        logits: list[Tensor] = []
+        logits = self._logits_of(bucket)
 
         def step() -> None:
             stream = self._model.hidden(column(0), Positions(column(1), column(2), *self._tables), (group,))
-            logits[:] = [self._model.logits(stream, None)]
+            self._model.logits(stream, None, logits)
 
-        replay = self._machine.capture(step)
-        self._graphs[bucket] = _Graph(integers, query_start, logits[0], replay)
+        self._graphs[bucket] = _Graph(integers, query_start, logits, self._machine.capture(step))
         return self._graphs[bucket]
+
+    def _logits_of(self, num_rows: int) -> Tensor:
+        vocab_size = self._model.config.vocab_size
+        if self._logits is None or self._logits.shape[0] < num_rows:
+            self._logits = self._machine.device.empty((num_rows, vocab_size), "float32")
+        return part_of(self._logits, (num_rows, vocab_size), (vocab_size, 1))
 
 
 def _idle(bucket: int, width: int) -> np.ndarray:

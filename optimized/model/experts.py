@@ -49,7 +49,7 @@ def add_experts(stream: Stream, normed: Tensor, weights: MlpWeights, config: Mod
     assert weights.router is not None
     num_tokens, top_k, kind = normed.shape[0], config.num_experts_per_token, config.activation
     logits = linear(normed, weights.router, pdl=True)
-    expert_ids, expert_weights = router_top_k(logits, top_k, normalize=config.norm_topk_prob)
+    expert_ids, expert_weights = router_top_k(logits, top_k, normalize=config.norm_topk_prob, pdl=True)
     path = path_of(num_tokens, top_k, config.num_experts)
     if path is Path.ROUTED:
         inner = routed_gated_linear(normed, weights.gate_up, expert_ids, kind=kind, pdl=True)
@@ -64,7 +64,7 @@ def add_experts(stream: Stream, normed: Tensor, weights: MlpWeights, config: Mod
     else:
         inner = _many_rows(rows, weights.gate_up, offsets, kind)
         out = grouped_linear_many_rows(inner, weights.down, offsets)
-    stream.waiting = moe_combine(out, row_of, expert_weights)
+    stream.waiting = moe_combine(out, row_of, expert_weights, pdl=True)
 
 
 def _many_rows(rows: Tensor, gate_up: Tensor, offsets: Tensor, kind: str) -> Tensor:

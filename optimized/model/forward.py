@@ -31,14 +31,14 @@ class Model:
             decoder_layer(self.device, weights, self.config, stream, kv, positions, groups)
         return stream
 
-    def logits(self, stream: Stream, tokens: Tensor | None) -> Tensor:  # f32 [R, V]
-        """tokens: i32 [R], which of the stream's need them; None: all, in order."""
+    def logits(self, stream: Stream, tokens: Tensor | None, out: Tensor | None = None) -> Tensor:  # f32 [R, V]
+        """tokens: i32 [R], which of the stream's need them; None: all, in order. out: memory for them."""
         x = stream.settled(self.weights.norm)
         if tokens is not None:
             x = embedding(tokens, x)  # a copy of rows is a look-up in a table of them
         norm = {"norm_weight": self.weights.norm, "eps": stream.eps}
         if not products_norm(x):
             x, norm = rms_norm(x, self.weights.norm, stream.eps), {}
-        logits = vocabulary_head(x, self.weights.head, **norm, pdl=True).logits
+        logits = vocabulary_head(x, self.weights.head, **norm, pdl=True, out=(out, None, None)).logits
         assert logits is not None
         return logits

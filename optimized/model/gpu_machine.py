@@ -15,6 +15,7 @@ import numpy as np
 from optimized.device import Device, Tensor, device_of
 from optimized.model.machine import Read
 from reference.formats import Array
+from reference.serving.runner import Refused
 
 STEPS = 3  # whose arrays are kept. A fourth is begun when the second has been waited for, so the first was read.
 ALIGNMENT = 256  # bytes of an array in a step's memory
@@ -23,11 +24,11 @@ CHUNK = 1 << 26  # bytes of a weight that are copied at once
 
 class GpuMachine:
     def __init__(self, index: int = 0) -> None:
-        """Errors: RuntimeError without a GPU."""
+        """Errors: Refused without a GPU."""
         import torch
 
         if not torch.cuda.is_available():
-            raise RuntimeError("the optimized panel computes on an NVIDIA GPU, and torch finds none here")
+            raise Refused("the optimized panel computes on an NVIDIA GPU, and torch finds none here")
         self._torch = torch
         self._where = torch.device("cuda", index)
         self.device: Device = device_of(torch.empty(1, device=self._where))

@@ -94,7 +94,7 @@ def attended(
     q, k, v = heads(0, num_heads), heads(num_heads, num_kv_heads), heads(num_heads + num_kv_heads, num_kv_heads)
     norms = weights.q_norm, weights.k_norm
     tables = positions.index, positions.cos, positions.sin
-    qk_norm_rope_kv_write(q, k, v, *norms, *tables, *kv, positions.slots, config.rms_norm_eps)
+    qk_norm_rope_kv_write(q, k, v, *norms, *tables, *kv, positions.slots, config.rms_norm_eps, pdl=True)
     width = num_heads * head_dim
     out = device.empty((num_tokens, width), dtype_of(qkv))
     for group in groups:

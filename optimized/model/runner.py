@@ -6,7 +6,7 @@ that one sampled are taken from where they are. `result` waits for the few numbe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,13 @@ from optimized.device import Tensor, part_of
 from optimized.kernels.known_tokens import known_tokens
 from optimized.kernels.token_log_probs import token_log_probs
 from optimized.model.choose import Asked, asked, choose, scores_from, top_of
-from optimized.model.decode_graphs import MOST_ROWS, DecodeGraphs
+from optimized.model.decode_graphs import MOST_ROWS, DecodeGraphs, buckets
 from optimized.model.forward import Model
 from optimized.model.layer import Positions
 from optimized.model.machine import Machine, Read
 from optimized.model.step import arrays_of, groups_of, named_by, row_groups, rows_sampled
 from optimized.model.stream import Stream
+from optimized.model.warm_up import prompt_step, sampled_steps, token_counts
 from optimized.model.weights import allocated, load
 from reference.model.config import ModelConfig
 from reference.model.rope_table import rope_table
@@ -82,6 +83,22 @@ class DeviceRunner:
         self._previous = self._machine.device.empty((0,), "int32")  # what the batch before sampled
         self._row_of = np.empty(0, np.int32)  # and the places of its rows in it
 
+    def warm_up(self, max_rows: int, max_tokens: int, told: Callable[[int, int], None]) -> None:
+        """Take the steps of `warm_up`, and capture the graphs of up to so many rows, so that no request waits for that.
+        max_tokens: of a step. told: how many of how many are done."""
+        room = min(max_tokens, self.num_blocks * self.block_size)
+        batches = [*sampled_steps(self.block_size), *(prompt_step(n, self.block_size) for n in token_counts(room))]
+        sizes = [size for size in reversed(buckets(max_rows)) if not self.graphs.has(size)]  # the largest memory first
+        for done, size in enumerate(sizes):
+            told(done, len(sizes) + len(batches))
+            with self._machine.launching():
+                self.graphs.captured(size)
+        for done, batch in enumerate(batches, start=len(sizes)):
+            told(done, len(sizes) + len(batches))
+            self.result(self.submit(batch))
+        told(len(sizes) + len(batches), len(sizes) + len(batches))
+        self.reset()
+
     def submit(self, batch: Batch) -> int:
         self._in_flight.check_room()
         batch.check_rows()
@@ -126,7 +143,7 @@ class DeviceRunner:
         return is_decode and 0 < batch.num_rows <= MOST_ROWS and not len(batch.score_index)
 
     def _replayed(
-        self, batch: Batch, rows: np.ndarray, of_rows: Asked
+        self, batch: Batch, _: np.ndarray, of_rows: Asked
     ) -> tuple[Mapping[str, Tensor], Tensor, list[Tensor]]:
         token_ids = named_by(batch.token_ids, self._row_of)
         arrays = {"integers": self.graphs.integers_of(batch, token_ids), **of_rows.arrays}

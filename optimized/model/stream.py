@@ -32,8 +32,8 @@ class Stream:
     def normed(self, weight: Tensor) -> Tensor:  # [T, H]
         """The whole of it, normalised."""
         if self.waiting is None:
-            return rms_norm(self.x, weight, self.eps)
-        normed, self.x = add_rms_norm(self.waiting, self.x, weight, self.eps, out=(self.waiting, self.x))
+            return rms_norm(self.x, weight, self.eps, pdl=True)
+        normed, self.x = add_rms_norm(self.waiting, self.x, weight, self.eps, pdl=True, out=(self.waiting, self.x))
         self.waiting = None
         return normed
 

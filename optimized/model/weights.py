@@ -18,13 +18,14 @@ import numpy as np
 from optimized.device import Tensor, part_of
 from reference.model.config import ModelConfig
 from reference.model.tensors import as_specified, checkpoint_tensors
+from reference.serving.runner import Refused
 
 DTYPES = ("bfloat16", "float16")  # that products and attention are made for
 Empty = Callable[[tuple[int, ...], str], Tensor]
 Fill = Callable[[Tensor, np.ndarray], None]
 
 
-class UnsupportedModel(ValueError):
+class UnsupportedModel(Refused):
     """A model that this panel cannot compute; the message says what can."""
 
 

@@ -76,17 +76,17 @@ def subjects_of(config: ModelConfig, tokens: int) -> Iterator[Subject]:
     def product(what: str, operation: str, features: int, channels: int, rows: int, experts: int = 0) -> Subject:
         sizes = (experts, features, channels) if experts else (features, channels)
         used = tokens * config.num_experts_per_token if experts else rows
-        outputs = features // 2 if "gated" in operation else features
+        outputs = features // 2 if "gated" in operation else 2 * features if "residual" in operation else features
         num_bytes = size * (rows * (channels + outputs) + max(experts, 1) * features * channels)
         return Subject(what, operation, sizes, tokens, rows, dtype, 2.0 * used * features * channels, num_bytes)
 
     heads, kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
     yield product("qkv", "linear", (heads + 2 * kv_heads) * head_dim, hidden, tokens)
-    yield product("o", "linear", hidden, heads * head_dim, tokens)
+    yield product("o", "linear_residual", hidden, heads * head_dim, tokens)
     if not all(config.sparse_layers):
         yield product("gate and up", "gated_linear", 2 * config.intermediate_size, hidden, tokens)
         yield product("gate and up, apart", "linear", 2 * config.intermediate_size, hidden, tokens)
-        yield product("down", "linear", hidden, config.intermediate_size, tokens)
+        yield product("down", "linear_residual", hidden, config.intermediate_size, tokens)
     if any(config.sparse_layers):
         experts, inner = config.num_experts, config.moe_intermediate_size
         rows = dispatch_rows(tokens, config.num_experts_per_token, experts, tile=EXPERT_TILE)
@@ -108,9 +108,14 @@ def subjects_of(config: ModelConfig, tokens: int) -> Iterator[Subject]:
 
 def _dense(of: Subject, make: Make) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
     features, channels = of.sizes
-    gated = {"activation": "silu"} if of.operation == "gated_linear" else {}
     x, weight = make((of.rows, channels), of.dtype, "x"), make((features, channels), of.dtype, "weight")
-    return (x, weight), {**gated, "out": make((of.rows, features // 2 if gated else features), of.dtype, "out")}
+    named: dict[str, Any] = {}
+    outputs = features
+    if of.operation == "gated_linear":
+        named, outputs = {"activation": "silu"}, features // 2
+    elif of.operation == "linear_residual":
+        named = {"residual": make((of.rows, features), of.dtype, "x")}
+    return (x, weight), {**named, "out": make((of.rows, outputs), of.dtype, "out")}
 
 
 def _grouped(of: Subject, make: Make) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
@@ -133,6 +138,7 @@ def _attention(of: Subject, make: Make) -> tuple[tuple[Tensor, ...], dict[str, A
 
 _FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {
     "linear": linear_many_rows,
+    "linear_residual": linear_many_rows,
     "gated_linear": linear_many_rows,
     "grouped_linear": grouped_linear_many_rows,
     "grouped_gated_linear": grouped_linear_many_rows,
@@ -140,6 +146,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Tensor]] = {
 }
 _OPERANDS = {
     "linear": _dense,
+    "linear_residual": _dense,
     "gated_linear": _dense,
     "grouped_linear": _grouped,
     "grouped_gated_linear": _grouped,

@@ -47,6 +47,8 @@ def corners() -> Iterator[Config]:
         yield BASE | {"offset": offset}
     for out_stride in (1536, 1027, {"normed": 1536}, {"new_residual": 1027}):
         yield BASE | {"tokens": 37, "out_stride": out_stride}
+    for tokens in (1, 133):
+        yield BASE | {"tokens": tokens, "launch": {"pdl": True}}
     # More than 2^31 elements.
     yield BASE | {"tokens": 127, "hidden": 12288, "repeated": 175000}
 

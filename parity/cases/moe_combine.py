@@ -48,6 +48,8 @@ def corners() -> Iterator[Config]:
         yield BASE | {"offset": offset}
     for out_stride in (4096, 2051):
         yield BASE | {"tokens": 37, "out_stride": out_stride}
+    for tokens in (1, 133):
+        yield BASE | {"tokens": tokens, "launch": {"pdl": True}}
     # More than 2^31 elements: to the last of the rows, and in the output.
     yield BASE | {"tokens": 65, "row_stride": 1 << 22}
     yield BASE | {"tokens": 509, "hidden": 512, "per_token": 2, "repeated": 4194305}

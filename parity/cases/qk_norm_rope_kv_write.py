@@ -71,6 +71,8 @@ def corners() -> Iterator[Config]:
     # Tensors that begin between the places to which wide accesses are aligned: all, and each alone.
     for offset in (1, 8, *({name: 1} for name in ARRAYS)):
         yield BASE | {"offset": offset}
+    for tokens in (1, 133):
+        yield BASE | {"tokens": tokens, "launch": {"pdl": True}}
     # More than 2^31 elements to the last block of a cache, and in q.
     yield BASE | {"kind": "decode", "gap": 1 << 26}
     yield BASE | {"tokens": 61, "heads": 32, "kv_heads": 4, "kind": "unwritten", "repeated": 524291}

@@ -42,6 +42,8 @@ def corners() -> Iterator[Config]:
         yield BASE | {"offset": offset}
     for out_stride in (11, {"weights": 32}):
         yield BASE | {"out_stride": out_stride}
+    for tokens in (1, 133):
+        yield BASE | {"tokens": tokens, "launch": {"pdl": True}}
     # More than 2^31 elements.
     yield BASE | {"tokens": 127, "experts": 512, "repeated": 4194305}
 

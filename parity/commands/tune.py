@@ -19,7 +19,7 @@ from engine.checkpoint.checkpoint import read_config
 from engine.usage import UsageError
 from reference.model.config import ConfigError
 
-TOKENS = (128, 256, 512, 1024, 2048, 4096, 8192)
+TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def main(arguments: Sequence[str]) -> int:

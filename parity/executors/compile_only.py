@@ -47,7 +47,7 @@ class CompileExecutor:
 
         device = CompileOnly(self.arch, launched)
         outlines = {name: _outline(name, call, device) for name in call.arrays}
-        returned = as_tuple(load_function(twin.optimized)(*outlines.values(), **call.constants))
+        returned = as_tuple(load_function(twin.optimized)(*outlines.values(), **call.constants, **call.launch))
         check_returned(twin, returned, outlines)
         _check_own(twin, call, returned, bool(artifacts))
         resources: list[Resources] = []

@@ -134,7 +134,9 @@ class PoisonedExecutor(ABC):
         ]
         out = {"out": fresh[0].view if len(fresh) == 1 else tuple(one.view for one in fresh)} if fresh else {}
         before = {name: one.everything() for name, one in placed.items() if name not in overwritten}
-        returned = load_function(twin.optimized)(*(one.view for one in placed.values()), **call.constants, **out)
+        returned = load_function(twin.optimized)(
+            *(one.view for one in placed.values()), **call.constants, **call.launch, **out
+        )
         self.wait()
         if gives_out:  # results are read where they must have been written, whatever is returned
             given = iter(fresh)

@@ -135,6 +135,10 @@ class StepOutput:
     prompt_scores: TokenScores | None  # of `score_target`, N rows; None if N is 0
 
 
+class Refused(ValueError):
+    """A model that a panel cannot take, as it is or on this machine; the message says what could, or what would fit."""
+
+
 Ticket = Any  # what `submit` gives for `result` to take; the runner's own
 
 

@@ -54,7 +54,7 @@ def results(twin: Twin, call: Call) -> list[Outline]:
         Outline(array.shape, str(array.dtype), device, tuple(stride // array.itemsize for stride in array.strides))
         for array in call.arrays.values()
     ]
-    outputs = as_tuple(compile_only.load_function(twin.optimized)(*outlines, **call.constants))
+    outputs = as_tuple(compile_only.load_function(twin.optimized)(*outlines, **call.constants, **call.launch))
     assert launched
     return [one for output, one in zip(twin.outputs, outputs, strict=True) if output.in_place is None]
 

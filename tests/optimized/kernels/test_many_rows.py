@@ -65,7 +65,9 @@ def test_a_tiling_is_what_it_is_written_as() -> None:
 def test_where_nothing_was_measured_cublas_computes_what_it_can() -> None:
     assert linear().shape == (T, N)
     assert launched == []
-    linear(bias=of(N), residual=of(T, N))  # which cublas does in two launches
+    linear(bias=of(N), residual=of(T, N))  # which cublas does in two launches, and quack's in few tiles
+    assert launched == []
+    linear(50 * T, bias=of(N), residual=of(50 * T, N))
     assert the_kernel().has_residual and the_kernel().bias_dtype == "bfloat16"
     launched.clear()
     assert linear(activation="silu").shape == (T, N // 2)
@@ -91,6 +93,8 @@ def test_the_fastest_that_was_measured_is_taken(measured: dict[str, Tuned]) -> N
     launched.clear()
     linear(5000)
     assert launched == []  # cublas
+    added = Measured("linear_residual", (N, K), 4096, "bfloat16", {CUBLAS: 1.2, first: 3.0, second: 1.1})
+    measured["all"] = Tuned([few, many, added])
     linear(5000, bias=of(N), residual=of(5000, N))
     assert str(the_kernel().tiling) == second.removeprefix("quack ")
     launched.clear()
