@@ -16,10 +16,14 @@ for (None: as the panel sees fit), and `cache` is a folder for compiled code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from engine.core.settings import EngineSettings
 from engine.names import load_function
+from reference.model.config import ModelConfig
+
+AUTO = "auto"  # the optimized panel where it can compute the model, else the reference panel
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class Panel:
 
     function: str  # "module:name"
     makes_core: bool = False
+    refusal: str = ""  # "module:name" of what says, of a config, why it is not computed on this machine, or None
+    settings: EngineSettings = field(default_factory=EngineSettings)  # where nothing else is asked for
+    warms_up: bool = False  # before the first request, by `warm_up` of its Runner
 
     def load(self) -> Callable[..., Any]:
         return load_function(self.function)
@@ -35,7 +42,12 @@ class Panel:
 
 PANELS = {
     "reference": Panel("reference.model.paged_runner:build_runner"),
-    "optimized": Panel("optimized.model.build:build_runner"),
+    "optimized": Panel(
+        "optimized.model.build:build_runner",
+        refusal="optimized.model.supported:refusal",
+        settings=EngineSettings(max_num_seqs=256, max_num_batched_tokens=8192),
+        warms_up=True,
+    ),
     # Its kernels, on a chip that is simulated: to see what a GPU would answer.
     "simulated-h200": Panel("parity.simulated_panel:build_on_h200"),
     "simulated-b200": Panel("parity.simulated_panel:build_on_b200"),
@@ -51,5 +63,16 @@ class PanelError(ValueError):
 def named(name: str) -> Panel:
     """Errors: PanelError."""
     if name not in PANELS:
-        raise PanelError(f"unknown panel {name!r}; known are {', '.join(sorted(PANELS))}")
+        raise PanelError(f"unknown panel {name!r}; known are {', '.join(sorted([AUTO, *PANELS]))}")
     return PANELS[name]
+
+
+def chosen(name: str, config: ModelConfig) -> tuple[str, str]:
+    """Which panel computes a model where `name` is asked for, and why it is not the optimized one, if AUTO is.
+
+    Errors: PanelError."""
+    if name != AUTO:
+        named(name)
+        return name, ""
+    reason = load_function(PANELS["optimized"].refusal)(config)
+    return ("optimized", "") if reason is None else ("reference", reason)

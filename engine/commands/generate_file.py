@@ -21,6 +21,7 @@ from engine.batch.resume import Kept, kept_answers
 from engine.commands.load import load_model
 from engine.commands.terminal import running
 from engine.loop import EngineError, EngineStopped
+from engine.panels import PANELS
 from engine.usage import UsageError
 from reference.serving.request import RequestError, SamplingParams
 
@@ -80,7 +81,8 @@ def answer_file(options: argparse.Namespace) -> int:
 def _limits(options: argparse.Namespace) -> Limits:
     concurrency = options.concurrency
     if concurrency is None:
-        concurrency = 2 * options.max_num_seqs  # as many again wait, so that a place is filled in the next step
+        most = options.max_num_seqs or max(panel.settings.max_num_seqs for panel in PANELS.values())
+        concurrency = 2 * most  # as many again wait, so that a place is filled in the next step
     if concurrency < 1:
         raise UsageError(f"--concurrency is {concurrency}; it must be at least 1")
     return Limits(running=concurrency, held=WINDOW * concurrency, waiting_size=WAITING_BYTES)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,6 +38,7 @@ from engine.usage import UsageError
 from reference.model.config import ConfigError, ModelConfig
 from reference.model.tensors import checkpoint_tensors
 from reference.serving.request import Core
+from reference.serving.runner import Refused
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class LoadedModel:
 
     name: str  # as it was asked for
     panel: str
+    panel_reason: str  # why it is not the optimized one; empty where that was not asked
+    seconds: Mapping[str, float]  # of what it took to load: "weights", and "warm-up" where there was one
     checkpoint: Checkpoint
     tokenizer: Tokenizer
     template: ChatTemplate | None
@@ -79,7 +84,11 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="dense, moe (built in), smollm2, a directory or a hub id (default %(default)s)",
     )
-    parser.add_argument("--panel", default="reference", help=f"{', '.join(panels.PANELS)} (default %(default)s)")
+    parser.add_argument(
+        "--panel",
+        default=panels.AUTO,
+        help=f"{', '.join(panels.PANELS)}; {panels.AUTO} (the default) is optimized on a GPU that can, else reference",
+    )
     parser.add_argument(
         "--load-format",
         choices=("auto", "dummy"),
@@ -87,20 +96,20 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
         help=f"dummy: random weights, for a model or one of the shapes {', '.join(shape_names())}",
     )
     parser.add_argument("--max-model-len", type=int, metavar="N", help="tokens of prompt and output (default: all)")
-    defaults = EngineSettings()
+    usual, fast = EngineSettings(), panels.PANELS["optimized"].settings
     parser.add_argument(
         "--max-num-seqs",
         type=int,
-        default=defaults.max_num_seqs,
         metavar="N",
-        help="samples that run at once; others wait (default %(default)s)",
+        help="samples that run at once; others wait "
+        f"(default {usual.max_num_seqs}, on the optimized panel {fast.max_num_seqs})",
     )
     parser.add_argument(
         "--max-num-batched-tokens",
         type=int,
-        default=defaults.max_num_batched_tokens,
         metavar="N",
-        help="tokens of one step; longer prompts are computed in chunks (default %(default)s)",
+        help="tokens of one step; longer prompts are computed in chunks "
+        f"(default {usual.max_num_batched_tokens}, on the optimized panel {fast.max_num_batched_tokens})",
     )
     parser.add_argument(
         "--kv-cache-tokens", type=int, metavar="N", help="capacity of the KV cache (default: by this machine's memory)"
@@ -117,9 +126,13 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) -> LoadedModel:
     """Load what the options name, with a progress bar. seed: of random weights. Errors: UsageError."""
     try:
-        panel, settings = panels.named(options.panel), _settings(options)
+        if options.panel != panels.AUTO:
+            _settings(options, panels.named(options.panel))  # what cannot be is told before anything is loaded
         with _progress(console) as progress:
             checkpoint = _open(options.model, options.load_format, seed, progress)
+            name, reason = panels.chosen(options.panel, checkpoint.config)
+            panel = panels.named(name)
+            settings = _settings(options, panel)
             max_model_len = _max_model_len(options.max_model_len, checkpoint.config)
             tokenizer = Tokenizer.from_directory(checkpoint.directory)
             template = ChatTemplate.from_directory(checkpoint.directory)
@@ -130,21 +143,33 @@ def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) 
                 "max_model_len": max_model_len,
             }
             ends = checkpoint.generation.eos_token_ids
+            begun = time.monotonic()
             build = partial(panel.load(), checkpoint.config, tensors, cache=cache_directory(), **limits)
             core: Core
             if panel.makes_core:
                 core = build(tokenizer.decode, eos_token_ids=ends)
+                seconds = {"weights": time.monotonic() - begun}
             else:
-                core = Engine(
-                    build(num_kv_tokens=options.kv_cache_tokens),
-                    detokenizers(tokenizer),
-                    eos_token_ids=ends,
-                    settings=settings,
-                    **limits,
-                )
-    except (CheckpointError, ConfigError, panels.PanelError, OSError) as error:
+                runner = build(num_kv_tokens=options.kv_cache_tokens)
+                seconds = {"weights": time.monotonic() - begun}
+                if panel.warms_up:
+                    seconds["warm-up"] = _warm_up(runner, settings, progress)
+                core = Engine(runner, detokenizers(tokenizer), eos_token_ids=ends, settings=settings, **limits)
+    except (CheckpointError, ConfigError, panels.PanelError, Refused, OSError) as error:
         raise UsageError(str(error)) from error
-    return LoadedModel(options.model, options.panel, checkpoint, tokenizer, template, core)
+    return LoadedModel(options.model, name, reason, seconds, checkpoint, tokenizer, template, core)
+
+
+def _warm_up(runner: Any, settings: EngineSettings, progress: Progress) -> float:
+    """Seconds that it took."""
+    begun = time.monotonic()
+    task = progress.add_task("compiling and capturing", total=None)
+
+    def told(done: int, total: int) -> None:
+        progress.update(task, completed=done, total=total)
+
+    runner.warm_up(settings.max_num_seqs, settings.max_num_batched_tokens, told)
+    return time.monotonic() - begun
 
 
 def _open(name: str, load_format: str, seed: int, progress: Progress) -> Checkpoint:
@@ -172,16 +197,13 @@ def _max_model_len(asked: int | None, config: ModelConfig) -> int:
     return asked
 
 
-def _settings(options: argparse.Namespace) -> EngineSettings:
+def _settings(options: argparse.Namespace, panel: panels.Panel) -> EngineSettings:
     if options.kv_cache_tokens is not None and options.kv_cache_tokens < 2:
         raise UsageError(f"--kv-cache-tokens is {options.kv_cache_tokens}; it must be at least 2")
     try:
-        return EngineSettings(
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_num_batched_tokens,
-            prefix_cache=options.prefix_cache,
-            overlap=options.overlap,
-        )
+        sizes = {name: getattr(options, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
+        given = {name: size for name, size in sizes.items() if size is not None}
+        return replace(panel.settings, **given, prefix_cache=options.prefix_cache, overlap=options.overlap)
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -232,13 +232,21 @@ def _capacity(loaded: LoadedModel) -> dict[str, str]:
     return {"context": f"{context:,} tokens{cut}", "KV cache": f"{capacity:,} tokens"}
 
 
+def _loading(loaded: LoadedModel) -> str:
+    """How long what took."""
+    num_bytes, seconds = loaded.checkpoint.num_bytes, loaded.seconds["weights"]
+    of_weights = f"{num_bytes / 1e9:,.2f} GB in {seconds:.1f} s ({num_bytes / seconds / 1e9:.2f} GB/s)"
+    return of_weights + (f", warm-up in {loaded.seconds['warm-up']:.1f} s" if "warm-up" in loaded.seconds else "")
+
+
 def _facts(loaded: LoadedModel, name: str, url: str) -> Table:
     table = Table(show_header=False, title="diptych", title_justify="left", title_style="bold", min_width=40)
     for fact, value in {
         "model": name,
         "parameters": f"{loaded.num_parameters / 1e6:,.1f} M",
         "dtype": loaded.config.dtype.name + (" (weights e4m3)" if loaded.config.fp8_blocks else ""),
-        "panel": loaded.panel,
+        "panel": loaded.panel + (f" ({loaded.panel_reason})" if loaded.panel_reason else ""),
+        "loaded": _loading(loaded),
         **_capacity(loaded),
         "address": url,
     }.items():

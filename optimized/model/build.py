@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ctypes import CDLL
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
-from optimized.compile.arch import arch_of_capability
 from optimized.compile.library import keep_in
 from optimized.model.machine import Machine
 from optimized.model.runner import BLOCK_SIZE, DeviceRunner
-from optimized.model.weights import check_supported
+from optimized.model.supported import check_supported
 from reference.formats import FLOAT32
 from reference.model.config import ModelConfig
 from reference.model.tensors import checkpoint_tensors
@@ -25,33 +22,8 @@ STEP_TOKENS = 8192  # of the largest step, for what is kept back for it
 STEP_ROWS = 256  # rows of logits
 
 
-_PACKAGES = ("torch", "cutlass", "tvm_ffi")
-
-
 class OutOfMemory(Refused):
     """A model does not fit; the message says what would."""
-
-
-def refusal(config: ModelConfig) -> str | None:
-    """Why a model is not computed by this panel on this machine, in words; None: it is. torch is not imported where
-    there is no driver."""
-    try:
-        CDLL("libcuda.so.1")
-    except OSError:
-        return "this machine has no NVIDIA driver"
-    missing = [name for name in _PACKAGES if find_spec(name) is None]
-    if missing:
-        return f"{' and '.join(missing)} cannot be imported: pip install 'diptych[gpu]' brings the optimized panel"
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch finds no GPU that it can use"
-    try:
-        arch_of_capability(*torch.cuda.get_device_capability())
-        check_supported(config)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 def build_runner(

@@ -16,17 +16,12 @@ from functools import partial
 import numpy as np
 
 from optimized.device import Tensor, part_of
+from optimized.model.supported import check_supported
 from reference.model.config import ModelConfig
 from reference.model.tensors import as_specified, checkpoint_tensors
-from reference.serving.runner import Refused
 
-DTYPES = ("bfloat16", "float16")  # that products and attention are made for
 Empty = Callable[[tuple[int, ...], str], Tensor]
 Fill = Callable[[Tensor, np.ndarray], None]
-
-
-class UnsupportedModel(Refused):
-    """A model that this panel cannot compute; the message says what can."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +61,6 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [H]
     head: Tensor  # [V, H]; the embedding where they are tied
-
-
-def check_supported(config: ModelConfig) -> None:
-    """Errors: UnsupportedModel."""
-    if config.fp8_blocks:
-        raise UnsupportedModel(
-            f"the optimized panel has no products of FP8 weights yet; it computes {' and '.join(DTYPES)} checkpoints, "
-            "and the reference panel computes this one"
-        )
-    if config.dtype.name not in DTYPES:
-        raise UnsupportedModel(
-            f"the optimized panel computes {' and '.join(DTYPES)}, this model is {config.dtype.name}; "
-            "the reference panel computes it"
-        )
 
 
 def allocated(config: ModelConfig, empty: Empty) -> ModelWeights:

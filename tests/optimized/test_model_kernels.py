@@ -14,7 +14,7 @@ from optimized.compile.kernel import Kernel
 from optimized.device import CompileOnly
 from optimized.kernels.few_rows import FewRows
 from optimized.model.kernels import kernels_of, launch_step, outlined
-from optimized.model.weights import UnsupportedModel
+from optimized.model.supported import UnsupportedModel
 from reference.formats import format_named
 from reference.model.config import ModelConfig
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import io
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -14,7 +16,9 @@ from rich.console import Console
 from engine import panels
 from engine.cli import main
 from engine.commands.load import LoadedModel, add_model_options, load_model
+from engine.core.settings import EngineSettings
 from engine.usage import UsageError
+from reference.model.paged_runner import build_runner
 from reference.model.tensors import checkpoint_tensors
 from reference.serving.request import Request, RequestOutput, SamplingParams
 
@@ -34,6 +38,33 @@ def test_what_is_loaded(obedient: list[str], model: Path) -> None:
     served = loaded.served("other")
     assert (served.name, loaded.served().name) == ("other", str(model))
     assert not served.engine.alive
+
+
+WARMED: list[tuple[int, int]] = []
+
+
+def build_warm(
+    *arguments: Any, num_token_ids: int, max_model_len: int, num_kv_tokens: int | None = None, cache: Path | None = None
+) -> Any:
+    limits = {"num_token_ids": num_token_ids, "max_model_len": max_model_len, "num_kv_tokens": num_kv_tokens}
+    runner: Any = build_runner(*arguments, **limits, cache=cache)
+
+    def warm_up(max_rows: int, max_tokens: int, told: Callable[[int, int], None]) -> None:
+        told(1, 2)
+        WARMED.append((max_rows, max_tokens))
+
+    runner.warm_up = warm_up
+    return runner
+
+
+def test_a_panel_that_warms_up_is_warm_when_it_is_loaded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EngineSettings(max_num_seqs=12, max_num_batched_tokens=100)
+    panel = panels.Panel(f"{__name__}:build_warm", settings=settings, warms_up=True)
+    monkeypatch.setitem(panels.PANELS, "reference", panel)
+    loaded = load(str(model), "--load-format", "dummy")
+    assert WARMED == [(12, 100)] and set(loaded.seconds) == {"weights", "warm-up"}
+    load(str(model), "--load-format", "dummy", "--max-num-seqs", "3", "--panel", "reference")
+    assert WARMED[1:] == [(3, 100)]
 
 
 def test_a_shorter_context(obedient: list[str]) -> None:
@@ -58,7 +89,8 @@ def test_the_progress_bar_is_for_terminals(obedient: list[str]) -> None:
         (["/no/such/directory"], "there is no model '/no/such/directory'"),
         (["qwen3-8b"], "--load-format dummy"),
         (["no-such-model", "--load-format", "dummy"], "no-such-model"),
-        (["dense", "--panel", "fast"], "unknown panel 'fast'; known are optimized, reference"),
+        (["dense", "--panel", "optimized"], "the optimized panel computes "),
+        (["dense", "--panel", "fast"], "unknown panel 'fast'; known are auto, optimized, reference"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "chat", "generate"])
