@@ -67,14 +67,14 @@ class DeviceRunner:
         with machine.launching():
             weights = allocated(config, empty)
             load(weights, config, tensors, machine.fill)
-            self._cos, self._sin = (empty(table.shape, "float32") for table in tables)
-            for place, table in zip((self._cos, self._sin), tables, strict=True):
+            self.tables = empty(tables[0].shape, "float32"), empty(tables[1].shape, "float32")  # cos and sin
+            for place, table in zip(self.tables, tables, strict=True):
                 machine.fill(place, table)
             shape = (num_blocks, config.num_kv_heads, block_size, config.head_dim)
             kv = [(empty(shape, dtype), empty(shape, dtype)) for _ in weights.layers]
         self.model = Model(machine.device, config, weights, kv)
         most_blocks = -(-max_model_len // block_size)
-        self.graphs = DecodeGraphs(machine, self.model, (self._cos, self._sin), most_blocks)
+        self.graphs = DecodeGraphs(machine, self.model, self.tables, most_blocks)
         self._in_flight = InFlight[_Done]()
         self.reset()
 
@@ -160,7 +160,7 @@ class DeviceRunner:
         tensors = self._machine.put(arrays)
         token_ids = tensors["token_ids"]
         known_tokens(token_ids, self._previous, missing=0, out=token_ids)
-        positions = Positions(tensors["positions"], tensors["slots"], self._cos, self._sin)
+        positions = Positions(tensors["positions"], tensors["slots"], *self.tables)
         stream = self.model.hidden(token_ids, positions, row_groups(groups, tensors))
         prompt_scores = self._prompt_scores(batch, stream, tensors)
         return tensors, self.model.logits(stream, tensors["sampled"]) if len(rows) else None, prompt_scores

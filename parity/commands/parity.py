@@ -39,7 +39,8 @@ MEASURED: dict[str, Any] = {  # what a measurement says, and as what
 EPILOG = """\
 compile builds what host code would launch, for each --arch, and holds the machine code to its promises; it needs no
 GPU. device runs each case twice on the GPU at hand, and holds every element to the reference. simulate does the same on
-a simulated GPU of each --arch, with the PTX and the host code that were compiled. The exit code is 0 if all cases hold,
+a simulated GPU of each --arch, with the PTX and the host code that were compiled. `diptych parity model MODEL` holds
+whole models instead of twins. The exit code is 0 if all cases hold,
 1 if one does not, 2 if the command line is wrong. Compiled kernels are kept in $DIPTYCH_CACHE, or else in
 ~/.cache/diptych."""
 
@@ -65,7 +66,10 @@ class Plan:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try, show, write. Errors: UsageError."""
+    """Try, show, write; with `model` first, whole models. Errors: UsageError."""
+    if arguments[:1] == ["model"]:
+        code: int = load_function("parity.commands.model:main")(arguments[1:])
+        return code
     options = _parser().parse_args(arguments)
     need_compiler()
     benchmarks = _benchmarks(options)
