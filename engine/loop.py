@@ -9,7 +9,8 @@ The worker alone calls the Core, so a Core needs no locks. Commands cross by one
 order; the outputs of a step cross back in one wake-up a stream. With nothing to do the worker sleeps in that queue.
 
 What ends a stream: all samples finished; RequestError (the Core refused it); EngineError (a step failed: every running
-request fails, and the loop lives on); EngineStopped. A stream that is closed or cancelled aborts its requests.
+request fails, and the loop lives on); EngineLost (the same, and the loop ends: its device is lost); EngineStopped. A
+stream that is closed or cancelled aborts its requests.
 """
 
 from __future__ import annotations
@@ -25,12 +26,17 @@ from functools import partial
 
 from engine.metrics import Metrics
 from reference.serving.request import Core, FinishReason, Request, RequestError, RequestOutput
+from reference.serving.runner import DeviceLost
 
 log = logging.getLogger(__name__)
 
 
 class EngineError(RuntimeError):
     """The engine failed under a request that was in order. The next request is served."""
+
+
+class EngineLost(EngineError):
+    """What the engine computes on failed for good. This process takes no more requests; another one may."""
 
 
 class EngineStopped(RuntimeError):
@@ -72,6 +78,8 @@ class AsyncEngine:
         self._given_up_at: float | None = None  # once told to stop: when running requests are given up
         self._deadline: float | None = None  # the same, as the worker knows it
         self._streams: dict[str, _Stream] = {}  # by request id; the worker's
+        self.lost = False  # did the loop end by EngineLost?
+        self.on_lost: Callable[[], None] = lambda: None  # called by the worker when it has
         self._worker = threading.Thread(target=self._run, name="diptych-loop", daemon=True)
 
     @property
@@ -166,6 +174,15 @@ class AsyncEngine:
                 return True
             if self._streams:
                 raise RuntimeError(f"the core has no work, but {len(self._streams)} requests are unfinished")
+        except DeviceLost as error:
+            log.critical("the engine cannot go on", exc_info=error)
+            with self._gate:
+                self._accepting = False
+            self.lost = True
+            self._obey(wait=False)  # who asked in time is told the same
+            self._fail_running(EngineLost(f"the engine cannot go on: {error}"))
+            self._deadline = time.monotonic()
+            self.on_lost()
         except Exception as error:
             # A core that failed is not stepped again before someone asks for something: no loop of failures.
             log.exception("a step of the engine failed")

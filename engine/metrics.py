@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
@@ -49,6 +49,19 @@ class Histogram(Collector):
         yield family
 
 
+class RunnerCounts(Collector):
+    """What a runner counts by itself, asked for when the page is."""
+
+    def __init__(self, counts: Callable[[], Iterable[tuple[str, str, int]]], model: str) -> None:
+        self._counts, self._model = counts, model
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        for name, documentation, value in self._counts():
+            family = CounterMetricFamily(f"diptych_{name}", documentation, labels=["model"])
+            family.add_metric([self._model], value)
+            yield family
+
+
 @dataclass(slots=True)
 class _Sample:
     asked: float  # when its request was asked for
@@ -60,6 +73,7 @@ class Metrics:
 
     def __init__(self, model: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
+        self._model = model
         self.registry = CollectorRegistry()
         self._samples: dict[tuple[str, int], _Sample] = {}  # unfinished ones, by request id and index
 
@@ -106,6 +120,10 @@ class Metrics:
         """All metrics in the format that an Accept header asks for, and its content type: OpenMetrics, else text."""
         encode, content_type = choose_encoder(accept)
         return encode(self.registry), content_type
+
+    def add_counts(self, counts: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+        """Of a runner: names, what they count, and how many so far. It is called by whoever asks for the page."""
+        self.registry.register(RunnerCounts(counts, self._model))
 
     # What the loop tells.
 

@@ -2,7 +2,7 @@
 
 400 a parameter that is wrong or not supported, named in `param`; 401 no API key, or none that is known; 404 an unknown
 model or route; 405; 408 a body that did not come; 413 a body over the limit; 429 the server is full; 500 the engine
-failed under the request; 503 the server is stopping.
+failed under the request; 503 the server is stopping, or lost its device and starts anew.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from engine.api.request_id import current_request_id
-from engine.loop import EngineError, EngineStopped
+from engine.loop import EngineError, EngineLost, EngineStopped
 from reference.serving.request import RequestError
 
 MAX_TOLD = 100  # characters
+RESTART_SECONDS = 30  # after which a client may try again where the server starts anew
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,9 @@ def as_api_error(error: Exception) -> ApiError:
         return bad_parameter(error.param, str(error))
     if isinstance(error, EngineStopped):
         return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), code="stopping")
+    if isinstance(error, EngineLost):
+        wait = {"Retry-After": str(RESTART_SECONDS)}
+        return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error), code="device_lost", headers=wait)
     if isinstance(error, EngineError):
         return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), code="engine_failed")
     log.error("an unexpected error under request %s", current_request_id(), exc_info=error)

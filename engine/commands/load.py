@@ -68,6 +68,9 @@ class LoadedModel:
         metrics = Metrics(name)
         if isinstance(self.core, Engine):
             self.core.observer = metrics
+            counts = getattr(self.core.runner, "counts", None)  # few runners count anything
+            if counts is not None:
+                metrics.add_counts(counts)
         engine = AsyncEngine(self.core, metrics)
         defaults = self.checkpoint.generation
         num_token_ids = _num_token_ids(self.tokenizer, self.config)

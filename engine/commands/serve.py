@@ -30,6 +30,7 @@ from engine.loop import AsyncEngine
 from engine.usage import UsageError
 
 API_KEY_VARIABLE = "DIPTYCH_API_KEY"
+LISTENER_VARIABLE = "DIPTYCH_LISTENER"  # the descriptor of a socket that listens already: of a server that starts anew
 # Longer than clients keep an idle connection (5 s are common), so that none sends into one that is being closed.
 KEEP_ALIVE_SECONDS = 15
 
@@ -65,9 +66,15 @@ def main(arguments: Sequence[str]) -> int:
                 timeout_graceful_shutdown=math.ceil(options.drain_seconds) + 10,
             )
             _listen(listener, options.host, options.port)
+            again = listener.dup()  # the server closes the other one; clients that come meanwhile wait in its queue
             server = _Server(config, served.engine, options.drain_seconds, console)
             server.on_ready = lambda: _say_ready(console, url, served.name, needs_key=bool(api_keys))
+            served.engine.on_lost = server.leave
             server.run(sockets=[listener])
+            if served.engine.lost:
+                console.print("the device was lost: starting anew")
+                _start_anew(again)
+            again.close()
     except KeyboardInterrupt:  # the server has stopped by then, and tells by which signal
         pass
     console.print("stopped")
@@ -176,6 +183,10 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
         await draining
 
+    def leave(self) -> None:
+        """From any thread: stop gracefully."""
+        self.should_exit = True
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
             # Nothing here needs to be put in order, and asyncio would tell of every request that it cancels.
@@ -189,6 +200,9 @@ def _bind(host: str, port: int) -> socket.socket:
 
     Errors: UsageError.
     """
+    inherited = os.environ.pop(LISTENER_VARIABLE, None)
+    if inherited is not None:
+        return socket.socket(fileno=int(inherited))
     with _address_errors(host, port):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -199,6 +213,15 @@ def _bind(host: str, port: int) -> socket.socket:
             listener.close()
             raise
     return listener
+
+
+def _start_anew(listener: socket.socket) -> None:
+    """This command again, in this process's place: what was lost with its device is lost for all it holds."""
+    listener.set_inheritable(True)
+    os.environ[LISTENER_VARIABLE] = str(listener.fileno())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _listen(listener: socket.socket, host: str, port: int) -> None:

@@ -76,6 +76,10 @@ class DecodeGraphs:
         vocab_size = graph.logits.shape[1]
         return part_of(graph.logits, (num_rows, vocab_size), (vocab_size, 1))
 
+    @property
+    def num_graphs(self) -> int:
+        return len(self._graphs)
+
     def has(self, bucket: int) -> bool:
         return bucket in self._graphs
 

@@ -6,8 +6,8 @@ before it has ended.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from optimized.device import Device, Tensor, device_of
 from optimized.model.machine import Read
 from reference.formats import Array
-from reference.serving.runner import Refused
+from reference.serving.runner import DeviceLost, Refused
 
 STEPS = 3  # whose arrays are kept. A fourth is begun when the second has been waited for, so the first was read.
 ALIGNMENT = 256  # bytes of an array in a step's memory
@@ -41,8 +41,22 @@ class GpuMachine:
         self._chunk_events: list[Any] = [None, None]
         self._num_chunks = 0
 
-    def launching(self) -> AbstractContextManager[Any]:
-        return self._torch.cuda.stream(self._launches)
+    @contextmanager
+    def launching(self) -> Iterator[None]:
+        try:
+            with self._torch.cuda.stream(self._launches):
+                yield
+        except Exception as error:
+            self._require_alive(error)
+            raise
+
+    def _require_alive(self, error: Exception) -> None:
+        """After an error: does the GPU still take work of this process? Some end all of it. Errors: DeviceLost."""
+        try:
+            self._torch.cuda.synchronize(self._where)
+        except Exception as found:
+            cause = str(found).partition("\n")[0]
+            raise DeviceLost(f"the GPU takes no more work of this process: {cause}") from error
 
     def fill(self, tensor: Tensor, values: Array) -> None:
         """Through pinned memory, half of which is written while the other half is copied."""
@@ -81,7 +95,11 @@ class GpuMachine:
         done = self._launches.record_event()
 
         def wait() -> list[Array]:
-            done.synchronize()
+            try:
+                done.synchronize()
+            except Exception as error:
+                self._require_alive(error)
+                raise
             return [place.numpy().copy() for place in pinned]
 
         return wait

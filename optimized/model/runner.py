@@ -76,7 +76,20 @@ class DeviceRunner:
         most_blocks = -(-max_model_len // block_size)
         self.graphs = DecodeGraphs(machine, self.model, self.tables, most_blocks)
         self._in_flight = InFlight[_Done]()
+        self._launches = 0  # steps that are none of the graphs'
         self.reset()
+
+    def counts(self) -> list[tuple[str, str, int]]:
+        """What a server tells of this runner: names, what they count, and how many so far. From any thread."""
+        return [
+            ("decode_graph_replays", "Steps of decode rows alone, replayed as CUDA graphs.", self.graphs.num_replays),
+            (
+                "other_steps",
+                "Steps launched kernel by kernel, most of them with prompts.",
+                self._launches,
+            ),
+            ("decode_graphs", "CUDA graphs captured, one for each bucket of rows.", self.graphs.num_graphs),
+        ]
 
     def reset(self) -> None:
         self._in_flight.clear()
@@ -153,6 +166,7 @@ class DeviceRunner:
     def _launched(
         self, batch: Batch, rows: np.ndarray, of_rows: Asked
     ) -> tuple[Mapping[str, Tensor], Tensor | None, list[Tensor]]:
+        self._launches += 1
         groups = groups_of(batch.query_start)
         arrays = {**arrays_of(batch, groups, self._row_of), **of_rows.arrays}
         arrays |= {"sampled": batch.query_start[1:][rows] - 1}

@@ -149,7 +149,7 @@ class _Converted(Mapping[str, np.ndarray]):
         self._tensors, self._dtype = tensors, format_named(dtype).dtype
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._tensors[name].astype(self._dtype)
+        return self._tensors[name].astype(self._dtype, copy=False)
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(self._tensors)

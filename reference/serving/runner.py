@@ -139,6 +139,10 @@ class Refused(ValueError):
     """A model that a panel cannot take, as it is or on this machine; the message says what could, or what would fit."""
 
 
+class DeviceLost(RuntimeError):
+    """What a runner computes on has failed for good: another process may use it again, this one cannot."""
+
+
 Ticket = Any  # what `submit` gives for `result` to take; the runner's own
 
 
@@ -156,7 +160,9 @@ class Runner(Protocol):
     vocab_size: int
 
     def submit(self, batch: Batch) -> Ticket:
-        """Start on a batch. At most two are in flight. Errors: ValueError for a batch that breaks the contract."""
+        """Start on a batch. At most two are in flight.
+
+        Errors, of this and of `result`: ValueError for a batch that breaks the contract; DeviceLost."""
 
     def result(self, ticket: Ticket) -> StepOutput:
         """Wait for a batch. Tickets are taken in the order they were given."""

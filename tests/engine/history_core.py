@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reference.serving.request import FinishReason, Request, RequestError, RequestOutput, SamplingParams
+from reference.serving.runner import DeviceLost
+
+LOSING = 97
 
 
 def next_token(history: Sequence[int], index: int) -> int:
@@ -25,6 +28,7 @@ class HistoryCore:
     open: threading.Event = field(default_factory=threading.Event)  # a step waits for this
     forgetful: bool = False  # says there is no work, though there is
     pause: float = 0.0  # seconds a step takes
+    losing: int = -1  # the device is lost by a step with a request for so many tokens
 
     def __post_init__(self) -> None:
         self.open.set()
@@ -61,6 +65,8 @@ class HistoryCore:
         self.steps += 1
         if self.failing & {request_id for request_id, _ in self.samples}:
             raise ZeroDivisionError("step")
+        if any(self.requests[request_id].params.max_tokens == self.losing for request_id, _ in self.samples):
+            raise DeviceLost("the GPU takes no more work")
         return [self._advance(request_id, index) for request_id, index in list(self.samples)]
 
     def _advance(self, request_id: str, index: int) -> RequestOutput:
@@ -87,5 +93,5 @@ def expected_tokens(request: Request, index: int = 0) -> list[int]:
 
 
 def build_core(config: Any, tensors: Any, decode: Any, *, max_model_len: int, **_: Any) -> HistoryCore:
-    """A panel of it, with steps slow enough to come between."""
-    return HistoryCore(max_model_len, pause=0.01)
+    """A panel of it, with steps slow enough to come between. A request for LOSING tokens loses its device."""
+    return HistoryCore(max_model_len, pause=0.01, losing=LOSING)

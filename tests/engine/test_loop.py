@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.loop import AsyncEngine, EngineError, EngineStopped
+from engine.loop import AsyncEngine, EngineError, EngineLost, EngineStopped
 from reference.serving.request import Request, RequestError, RequestOutput
-from tests.engine.history_core import HistoryCore, expected_tokens, request
+from tests.engine.history_core import LOSING, HistoryCore, expected_tokens, request
 
 
 @contextmanager
@@ -169,6 +169,27 @@ def test_a_step_that_fails_fails_all_that_run_and_the_loop_lives_on() -> None:
     core = HistoryCore(failing={"bad"})
     with running(core) as engine:
         asyncio.run(clients(engine))
+
+
+def test_a_lost_device_fails_all_that_run_and_ends_the_loop() -> None:
+    async def scenario(engine: AsyncEngine) -> None:
+        engine.on_lost = told.set
+        core.open.clear()
+        running = [asyncio.create_task(collect(engine, request(name, max_tokens=50))) for name in "abc"]
+        running.append(asyncio.create_task(collect(engine, request("d", max_tokens=LOSING))))
+        await asyncio.sleep(0.05)
+        core.open.set()
+        found = await asyncio.gather(*running, return_exceptions=True)
+        assert [type(one) for one in found] == [EngineLost] * 4 and "no more work" in str(found[0])
+        assert await asyncio.to_thread(told.wait, 5) and engine.lost and not engine.alive
+        with pytest.raises(EngineStopped):
+            await collect(engine, request("late"))
+
+    told = threading.Event()
+    core = HistoryCore(losing=LOSING)
+    with running(core) as engine:
+        asyncio.run(scenario(engine))
+    assert sorted(core.aborted) == list("abcd")
 
 
 def test_a_core_that_keeps_failing_is_not_stepped_without_end() -> None:

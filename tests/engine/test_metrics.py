@@ -192,3 +192,14 @@ def test_the_loop_tells_all_of_it_and_leaves_nothing_behind() -> None:
         if name.endswith(("_total", "_count", "_sum", "_bucket")):
             key = name, labels
             assert before[key] <= middle[key] <= after[key], name
+
+
+def test_a_runners_own_counts_are_read_when_the_page_is_asked_for() -> None:
+    metrics, steps = Metrics("m"), 3
+    metrics.add_counts(lambda: [("replays", "Steps that were replayed.", steps)])
+    assert value(metrics, "replays_total") == 3
+    steps = 5
+    assert value(metrics, "replays_total") == 5
+    page, _ = metrics.page("")
+    assert b"# HELP diptych_replays_total Steps that were replayed.\n" in page
+    assert b'diptych_replays_total{model="m"} 5.0\n' in page

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.engine.commands.test_serve import address, server
+from tests.engine.history_core import LOSING
 
 
 class StreamingClient(threading.Thread):
@@ -54,6 +55,29 @@ def test_a_stream_is_finished_and_nobody_else_is_let_in(model: Path, sent: signa
         assert client.failure is None
         assert client.events.pop() == "[DONE]"
         assert len(client.events) == 100
+
+
+def test_a_lost_device_fails_what_runs_and_the_server_starts_anew_at_its_address(model: Path) -> None:
+    with server(str(model)) as (process, shown):
+        url = address(shown)
+        client = StreamingClient(url, 250)
+        answer = httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": LOSING}, timeout=20)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "device_lost")
+        assert int(answer.headers["Retry-After"]) > 0
+        client.join(10)
+        assert json.loads(client.events[-1])["error"]["code"] == "device_lost"
+        # Who comes while it starts waits, and is served.
+        late = httpx.post(f"{url}/v1/completions", json={"prompt": "a", "max_tokens": 3}, timeout=60)
+        assert late.status_code == 200, late.text
+        assert process.stderr is not None and process.poll() is None
+        told = ""
+        while "curl" not in told:
+            told += process.stderr.readline()
+        assert "the engine cannot go on" in told and "DeviceLost: the GPU takes no more work" in told
+        assert "the device was lost: starting anew" in told and address(told) == url
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+        assert process.returncode == 0
 
 
 def test_what_takes_longer_than_it_may_is_told(model: Path) -> None:
