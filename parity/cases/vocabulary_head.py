@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from optimized.device import device_of
 from optimized.kernels import vocabulary_head as panel
-from parity.cases.linear import FEW_ROWS, MOST_TOKENS, dense_inputs, for_optimized, for_reference, terms, untried
+from parity.cases.linear import FEW_ROWS, MOST_TOKENS, dense_inputs, for_optimized, for_reference, terms
+from parity.cases.linear import untried as untried_product
 from parity.shape import Shape
 from parity.twin import Call, Config, Output, Twin
 from reference.formats import Array, format_named
@@ -140,6 +141,13 @@ def weights_of_model(shape: Shape, tokens: int) -> dict[str, Config]:
         return {}
     config = BASE | {"tokens": tokens, "in_features": shape.hidden, "vocab": shape.vocab}
     return {"logits": config | {"gives": ["logits"]}, "token": config | {"gives": ["token_ids"]}}
+
+
+def untried(config: Config, executor: str) -> str | None:
+    """More rows are cuBLAS's where that is: nowhere but on a GPU."""
+    if executor == "compile" and config["tokens"] > MOST_TOKENS and not config["norm"]:
+        return "cuBLAS comes as machine code: there is nothing to compile"
+    return untried_product(config, executor)
 
 
 def bytes_moved(config: Config) -> int:
