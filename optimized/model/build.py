@@ -43,10 +43,11 @@ def build_runner(
     from optimized.model.gpu_machine import GpuMachine
 
     check_supported(config)
+    machine = GpuMachine()
     if cache is not None:
         keep_in(cache)
     limits = {"num_token_ids": num_token_ids, "max_model_len": max_model_len}
-    return runner_on(GpuMachine(), config, tensors, num_kv_tokens=num_kv_tokens, **limits)
+    return runner_on(machine, config, tensors, num_kv_tokens=num_kv_tokens, **limits)
 
 
 def runner_on(

@@ -103,7 +103,7 @@ def attended(
         place = part_of(out, shape, (width, head_dim, 1), group.first_token * width)
         of_rows = queries, *kv, group.block_table, group.query_start, group.seq_lens
         if group.max_query_len <= MOST_QUERIES:
-            paged_attention(*of_rows, max_query_len=group.max_query_len, out=place)
+            paged_attention(*of_rows, max_query_len=group.max_query_len, pdl=True, out=place)
         else:
             prefill_attention(*of_rows, clear=False, out=place)
     return out

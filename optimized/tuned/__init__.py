@@ -170,9 +170,10 @@ def tuned(chip: str) -> Tuned:
 def _in_use(file: Path) -> list[Measured]:
     """Errors: ValueError, OSError."""
     measured, versions = read(file)
-    others = {name: was for name, was in versions.items() if was != installed_versions().get(name, was)}
+    now = {name: version for name, version in installed_versions().items() if version}  # what is not there is not run
+    others = {name: was for name, was in versions.items() if was != now.get(name, was)}
     if others:
-        were = ", ".join(f"{name} {was} (now {installed_versions()[name] or 'none'})" for name, was in others.items())
+        were = ", ".join(f"{name} {was} (now {now[name]})" for name, was in others.items())
         log.warning("%s was measured with %s: `diptych tune` measures what is fast now", file, were)
     return measured
 

@@ -115,6 +115,7 @@ def test_a_file_that_is_something_else_is_told_of(tmp_path: Path, text: str) -> 
 def of_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file of an H200's user."""
     monkeypatch.setenv("DIPTYCH_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuned, "packaged_directory", lambda: tmp_path / "nothing")
     tuned.tuned.cache_clear()
     (tmp_path / "tuned").mkdir()
     yield tmp_path / "tuned/h200.json"
