@@ -34,7 +34,8 @@ class Panel:
     makes_core: bool = False
     refusal: str = ""  # "module:name" of what says, of a config, why it is not computed on this machine, or None
     settings: EngineSettings = field(default_factory=EngineSettings)  # where nothing else is asked for
-    warms_up: bool = False  # before the first request, by `warm_up` of its Runner
+    # Is it told the sizes of steps, as `max_rows` and `max_tokens`, and warmed up (`warm_up` of its Runner)?
+    is_sized: bool = False
 
     def load(self) -> Callable[..., Any]:
         return load_function(self.function)
@@ -46,7 +47,7 @@ PANELS = {
         "optimized.model.build:build_runner",
         refusal="optimized.model.supported:refusal",
         settings=EngineSettings(max_num_seqs=256, max_num_batched_tokens=8192),
-        warms_up=True,
+        is_sized=True,
     ),
     # Its kernels, on a chip that is simulated: to see what a GPU would answer.
     "simulated-h200": Panel("parity.simulated_panel:build_on_h200"),

@@ -153,9 +153,10 @@ def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) 
                 core = build(tokenizer.decode, eos_token_ids=ends)
                 seconds = {"weights": time.monotonic() - begun}
             else:
-                runner = build(num_kv_tokens=options.kv_cache_tokens)
+                sizes = {"max_rows": settings.max_num_seqs, "max_tokens": settings.max_num_batched_tokens}
+                runner = build(num_kv_tokens=options.kv_cache_tokens, **sizes if panel.is_sized else {})
                 seconds = {"weights": time.monotonic() - begun}
-                if panel.warms_up:
+                if panel.is_sized:
                     seconds["warm-up"] = _warm_up(runner, settings, progress)
                 core = Engine(runner, detokenizers(tokenizer), eos_token_ids=ends, settings=settings, **limits)
     except (CheckpointError, ConfigError, panels.PanelError, Refused, OSError) as error:

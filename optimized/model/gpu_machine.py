@@ -17,7 +17,7 @@ from optimized.model.machine import Read
 from reference.formats import Array
 from reference.serving.runner import DeviceLost, Refused
 
-STEPS = 3  # whose arrays are kept. A fourth is begun when the second has been waited for, so the first was read.
+STEPS = 3  # whose arrays are kept: two in flight, and one that is written
 ALIGNMENT = 256  # bytes of an array in a step's memory
 CHUNK = 1 << 26  # bytes of a weight that are copied at once
 
@@ -93,6 +93,7 @@ class GpuMachine:
         for place, tensor in zip(pinned, tensors, strict=True):
             place.copy_(tensor, non_blocking=True)
         done = self._launches.record_event()
+        self._steps[(self._num_steps - 1) % STEPS].used_until(done)
 
         def wait() -> list[Array]:
             try:
@@ -125,6 +126,10 @@ class _Step:
         self._host: Any = None
         self._device: Any = None
         self._copied: Any = None
+        self._used: Any = None  # an event behind the last launch that reads it
+
+    def used_until(self, event: Any) -> None:
+        self._used = event
 
     def put(self, arrays: Mapping[str, Array], copies: Any, launches: Any) -> dict[str, Tensor]:
         starts, size = {}, 0
@@ -137,6 +142,8 @@ class _Step:
             self._host = self._torch.empty(2 * size, dtype=self._torch.uint8, pin_memory=True)
             self._device = self._torch.empty(2 * size, dtype=self._torch.uint8, device=self._where)
             copies.wait_stream(launches)  # which may have had that memory
+        if self._used is not None:  # after an error, steps may still run that nobody waits for
+            copies.wait_event(self._used)
         host = self._host.numpy()
         for name, array in arrays.items():
             host[starts[name] : starts[name] + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -26,14 +26,13 @@ class Machine(Protocol):
         """Write an array of the tensor's shape and dtype to it; the array may change once this has returned."""
 
     def put(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-        """Arrays of a step, on the chip, for launches that are made before the next call. At most two steps are in
-        flight (`reference.serving.runner`) when it is called."""
+        """Arrays of a step, on the chip, for launches that are made before the next `read`."""
 
     def copy(self, source: Tensor, out: Tensor) -> None:
         """From one tensor to another of its shape and dtype."""
 
     def read(self, tensors: Sequence[Tensor]) -> Read:
-        """Begin to bring tensors to the host, as they are after all launches so far."""
+        """Begin to bring tensors to the host, as they are after all launches so far. The step ends with it."""
 
     def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
         """Make launches now, and have them made again, with the same tensors, by each call of what is returned."""

@@ -21,7 +21,7 @@ from optimized.model.layer import Positions
 from optimized.model.machine import Machine, Read
 from optimized.model.step import arrays_of, groups_of, named_by, row_groups, rows_sampled
 from optimized.model.stream import Stream
-from optimized.model.warm_up import prompt_step, sampled_steps, token_counts
+from optimized.model.warm_up import counts, mixed_steps, sampled_steps, step_of
 from optimized.model.weights import allocated, load
 from reference.model.config import ModelConfig
 from reference.model.rope_table import rope_table
@@ -73,8 +73,8 @@ class DeviceRunner:
             shape = (num_blocks, config.num_kv_heads, block_size, config.head_dim)
             kv = [(empty(shape, dtype), empty(shape, dtype)) for _ in weights.layers]
         self.model = Model(machine.device, config, weights, kv)
-        most_blocks = -(-max_model_len // block_size)
-        self.graphs = DecodeGraphs(machine, self.model, self.tables, most_blocks)
+        self._max_model_len, self._most_blocks = max_model_len, -(-max_model_len // block_size)
+        self.graphs = DecodeGraphs(machine, self.model, self.tables, self._most_blocks)
         self._in_flight = InFlight[_Done]()
         self._launches = 0  # steps that are none of the graphs'
         self.reset()
@@ -99,8 +99,9 @@ class DeviceRunner:
     def warm_up(self, max_rows: int, max_tokens: int, told: Callable[[int, int], None]) -> None:
         """Take the steps of `warm_up`, and capture the graphs of up to so many rows, so that no request waits for that.
         max_tokens: of a step. told: how many of how many are done."""
-        room = min(max_tokens, self.num_blocks * self.block_size)
-        batches = [*sampled_steps(self.block_size), *(prompt_step(n, self.block_size) for n in token_counts(room))]
+        room = min(max_tokens, self.num_blocks * self.block_size, self._max_model_len)
+        batches = [*sampled_steps(self.block_size), *(step_of([count], self.block_size) for count in counts(room))]
+        batches += mixed_steps(min(max_rows, max_tokens), self.block_size, self.num_blocks)
         sizes = [size for size in reversed(buckets(max_rows)) if not self.graphs.has(size)]  # the largest memory first
         for done, size in enumerate(sizes):
             told(done, len(sizes) + len(batches))
@@ -111,12 +112,34 @@ class DeviceRunner:
             self.result(self.submit(batch))
         told(len(sizes) + len(batches), len(sizes) + len(batches))
         self.reset()
+        self._launches = self.graphs.num_replays = 0
 
     def submit(self, batch: Batch) -> int:
         self._in_flight.check_room()
         batch.check_rows()
+        self._check(batch)
         with self._machine.launching():
             return self._in_flight.add(self._started(batch))
+
+    def _check(self, batch: Batch) -> None:
+        """What kernels trust: one number too large would cost all work of this process on the device.
+
+        Errors: ValueError."""
+        bounds = {
+            "positions": (batch.positions, self._max_model_len),
+            "slot_mapping": (batch.slot_mapping, self.num_blocks * self.block_size),
+            "token_ids": (batch.token_ids, self.vocab_size),
+            "block_table": (batch.block_table, self.num_blocks),
+            "seq_lens": (batch.seq_lens, self._max_model_len + 1),
+        }
+        for name, (values, end) in bounds.items():
+            if values.size and int(values.max()) >= end:
+                raise ValueError(f"{name} of a batch holds {int(values.max())}; it must be less than {end}")
+        if batch.block_table.shape[1] > self._most_blocks:
+            raise ValueError(
+                f"block_table of a batch is {batch.block_table.shape[1]} blocks wide; sequences have up to "
+                f"{self._most_blocks}"
+            )
 
     def _started(self, batch: Batch) -> _Done:
         rows = np.flatnonzero(batch.sampling.samples)
@@ -168,7 +191,7 @@ class DeviceRunner:
     ) -> tuple[Mapping[str, Tensor], Tensor | None, list[Tensor]]:
         self._launches += 1
         groups = groups_of(batch.query_start)
-        arrays = {**arrays_of(batch, groups, self._row_of), **of_rows.arrays}
+        arrays = {**arrays_of(batch, groups, self._row_of, self._most_blocks), **of_rows.arrays}
         arrays |= {"sampled": batch.query_start[1:][rows] - 1}
         arrays |= {"score_index": batch.score_index, "score_target": batch.score_target}
         tensors = self._machine.put(arrays)

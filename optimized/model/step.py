@@ -41,14 +41,17 @@ def groups_of(query_start: np.ndarray) -> list[Group]:
     return groups
 
 
-def arrays_of(batch: Batch, groups: list[Group], row_of: np.ndarray) -> dict[str, np.ndarray]:
-    """What is put on the device for the layers. row_of: see `named_by`."""
+def arrays_of(batch: Batch, groups: list[Group], row_of: np.ndarray, width: int) -> dict[str, np.ndarray]:
+    """What is put on the device for the layers. row_of: see `named_by`. width: blocks of the longest sequence there may
+    be. All tables have as many columns, because which attention is launched follows from that."""
+    table = np.full((batch.num_rows, width), -1, np.int32)
+    table[:, : batch.block_table.shape[1]] = batch.block_table
     arrays = {
         "token_ids": named_by(batch.token_ids, row_of),
         "positions": batch.positions,
         "slots": batch.slot_mapping.astype(np.int32),
         "seq_lens": batch.seq_lens,
-        "block_table": batch.block_table,
+        "block_table": table,
     }
     for number, group in enumerate(groups):
         rows = slice(group.first_row, group.first_row + group.num_rows + 1)

@@ -9,7 +9,8 @@ next while this one is computed. The engine decides which tokens, where their ke
 where earlier ones are (`block_table`); the runner owns the memory behind these numbers, and knows no requests.
 
 A batch is all that its result depends on, beside the memory and the tokens sampled by the batch before. So a request
-that was preempted, moved or batched with others gets the same draws.
+that was preempted, moved or batched with others is drawn for with the same random numbers; and from the same logits,
+where a runner's do not depend on what else is in a batch.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ def test_every_panel_has_the_signature_of_its_kind(name: str) -> None:
     if panel.makes_core:
         assert (given, by_name) == (["config", "tensors", "decode"], LIMITS | {"eos_token_ids"})
     else:
-        assert (given, by_name) == (["config", "tensors"], LIMITS | {"num_kv_tokens"})
+        sizes = {"max_rows", "max_tokens"} if panel.is_sized else set()
+        assert (given, by_name) == (["config", "tensors"], LIMITS | {"num_kv_tokens"} | sizes)
 
 
 def test_an_unknown_panel_lists_the_known() -> None:

@@ -43,15 +43,14 @@ def test_what_is_loaded(obedient: list[str], model: Path) -> None:
 WARMED: list[tuple[int, int]] = []
 
 
-def build_warm(
-    *arguments: Any, num_token_ids: int, max_model_len: int, num_kv_tokens: int | None = None, cache: Path | None = None
-) -> Any:
-    limits = {"num_token_ids": num_token_ids, "max_model_len": max_model_len, "num_kv_tokens": num_kv_tokens}
-    runner: Any = build_runner(*arguments, **limits, cache=cache)
+def build_warm(*arguments: Any, max_rows: int, max_tokens: int, **limits: Any) -> Any:
+    runner: Any = build_runner(*arguments, **limits)
+    sizes = max_rows, max_tokens
 
     def warm_up(max_rows: int, max_tokens: int, told: Callable[[int, int], None]) -> None:
         told(1, 2)
         WARMED.append((max_rows, max_tokens))
+        assert sizes == WARMED[-1]
 
     runner.warm_up = warm_up
     return runner
@@ -59,7 +58,7 @@ def build_warm(
 
 def test_a_panel_that_warms_up_is_warm_when_it_is_loaded(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = EngineSettings(max_num_seqs=12, max_num_batched_tokens=100)
-    panel = panels.Panel(f"{__name__}:build_warm", settings=settings, warms_up=True)
+    panel = panels.Panel(f"{__name__}:build_warm", settings=settings, is_sized=True)
     monkeypatch.setitem(panels.PANELS, "reference", panel)
     loaded = load(str(model), "--load-format", "dummy")
     assert WARMED == [(12, 100)] and set(loaded.seconds) == {"weights", "warm-up"}
