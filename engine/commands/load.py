@@ -126,8 +126,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
-def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) -> LoadedModel:
-    """Load what the options name, with a progress bar. seed: of random weights. Errors: UsageError."""
+def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0, warms_up: bool = False) -> LoadedModel:
+    """Load what the options name, with a progress bar. seed: of random weights. warms_up: so that no request waits for
+    a compiler; for one answer it takes longer than it saves. Errors: UsageError."""
     try:
         if options.panel != panels.AUTO:
             _settings(options, panels.named(options.panel))  # what cannot be is told before anything is loaded
@@ -156,7 +157,7 @@ def load_model(options: argparse.Namespace, console: Console, *, seed: int = 0) 
                 sizes = {"max_rows": settings.max_num_seqs, "max_tokens": settings.max_num_batched_tokens}
                 runner = build(num_kv_tokens=options.kv_cache_tokens, **sizes if panel.is_sized else {})
                 seconds = {"weights": time.monotonic() - begun}
-                if panel.is_sized:
+                if panel.is_sized and warms_up:
                     seconds["warm-up"] = _warm_up(runner, settings, progress)
                 core = Engine(runner, detokenizers(tokenizer), eos_token_ids=ends, settings=settings, **limits)
     except (CheckpointError, ConfigError, panels.PanelError, Refused, OSError) as error:

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(stderr=True, highlight=False)
     try:
         with _bind(options.host, options.port) as listener:  # before the model is loaded: a taken port shows at once
-            loaded = load_model(options, console, seed=options.seed)
+            loaded = load_model(options, console, seed=options.seed, warms_up=True)
             served = loaded.served(options.served_model_name)
             url = _url(options.host, listener)
             console.print(_facts(loaded, served.name, url))

@@ -23,10 +23,10 @@ from reference.model.tensors import checkpoint_tensors
 from reference.serving.request import Request, RequestOutput, SamplingParams
 
 
-def load(*arguments: str, console: Console | None = None) -> LoadedModel:
+def load(*arguments: str, console: Console | None = None, warms_up: bool = False) -> LoadedModel:
     parser = argparse.ArgumentParser()
     add_model_options(parser)
-    return load_model(parser.parse_args(arguments), console or Console(file=io.StringIO()))
+    return load_model(parser.parse_args(arguments), console or Console(file=io.StringIO()), warms_up=warms_up)
 
 
 def test_what_is_loaded(obedient: list[str], model: Path) -> None:
@@ -60,9 +60,10 @@ def test_a_panel_that_warms_up_is_warm_when_it_is_loaded(model: Path, monkeypatc
     settings = EngineSettings(max_num_seqs=12, max_num_batched_tokens=100)
     panel = panels.Panel(f"{__name__}:build_warm", settings=settings, is_sized=True)
     monkeypatch.setitem(panels.PANELS, "reference", panel)
-    loaded = load(str(model), "--load-format", "dummy")
+    assert "warm-up" not in load(str(model), "--load-format", "dummy").seconds and WARMED == [], "for one answer"
+    loaded = load(str(model), "--load-format", "dummy", warms_up=True)
     assert WARMED == [(12, 100)] and set(loaded.seconds) == {"weights", "warm-up"}
-    load(str(model), "--load-format", "dummy", "--max-num-seqs", "3", "--panel", "reference")
+    load(str(model), "--load-format", "dummy", "--max-num-seqs", "3", "--panel", "reference", warms_up=True)
     assert WARMED[1:] == [(3, 100)]
 
 
