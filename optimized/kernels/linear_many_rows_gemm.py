@@ -159,6 +159,8 @@ class ManyRowsGemm(Kernel):
             gather_A=self.gathers,
             # Gate above up: the library wants their rows in turn, and sees them so.
             concat_layout=("B",) if self.is_gated else None,
+            # An early launch's warps read where experts begin before they wait for the launch that writes it.
+            use_pdl=not self.is_grouped,
             **options,
         )
         terms = {"postact": mOut} if self.is_gated else {"mRowVecBroadcast": mBias}
