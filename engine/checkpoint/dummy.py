@@ -98,7 +98,7 @@ class DummyTensors(Mapping[str, Array]):
             first = _hash(name) % _STREAM
             values = stream[first : first + size]
             if len(values) < size:
-                values = np.resize(np.concatenate([stream[first:], stream[:first]]), size)
+                values = _going_on(stream, first, size)
         values.flags.writeable = False
         return values.reshape(spec.shape)
 
@@ -112,6 +112,17 @@ class DummyTensors(Mapping[str, Array]):
             steps = words.view("<i2")[: chunk.size].astype(np.float32)
             chunk[:] = steps * np.float32(half_width * 2**-15) + np.float32(middle)
         return values
+
+
+def _going_on(stream: Array, first: int, size: int) -> Array:
+    """So many values from there on, which go on at the start where the stream ends. Each is copied once."""
+    values = np.empty(size, stream.dtype)
+    done = 0
+    while done < size:
+        part = stream[first : first + size - done]
+        values[done : done + len(part)] = part
+        done, first = done + len(part), 0
+    return values
 
 
 def _hash(name: str) -> int:
