@@ -30,10 +30,10 @@ lint: .venv/.tested
 	.venv/bin/lint-imports
 
 test: lint ## everything that runs without a GPU, in minutes
-	.venv/bin/python -m pytest -n 2 -m 'not slow' $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist worksteal -m 'not slow' $(ARGS)
 
 test-all: lint ## the long rest too
-	.venv/bin/python -m pytest -n 2 $(ARGS)
+	.venv/bin/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 clean:
 	rm -rf .venv
