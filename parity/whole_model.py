@@ -25,6 +25,8 @@ from optimized.model.layer import RowGroup, decoder_layer
 from optimized.model.machine import Machine
 from optimized.model.runner import DeviceRunner
 from optimized.model.stream import Stream
+from parity.executors.placement import as_array
+from parity.executors.simulate.memory import SimulatedTensor
 from parity.ulp import ulp_errors
 from reference.formats import Array
 from reference.kernels.embedding import embedding
@@ -186,10 +188,4 @@ class OptimizedModel:
 
 def on_host(tensor: Tensor) -> Array:
     """Its values, once they are there."""
-    if hasattr(tensor, "array"):  # of a simulated GPU
-        return tensor.array.copy()
-    import torch
-
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    bits = tensor.contiguous().view(getattr(torch, f"int{8 * tensor.element_size()}"))
-    return bits.cpu().numpy().view(dtype)
+    return tensor.array.copy() if isinstance(tensor, SimulatedTensor) else as_array(tensor)

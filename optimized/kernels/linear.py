@@ -100,9 +100,10 @@ def linear(
     require_unread("linear", "out", out, x=x, weight=weight)
     if num_rows == 0:
         return out
-    can = libraries_take(x) or quack_takes(*(one for one in (x, weight, bias, residual, out) if one is not None))
-    if num_rows > FEW_ROWS and not invariant and norm_weight is None and can:
-        return linear_many_rows(x, weight, bias, residual, out=out)
+    if num_rows > FEW_ROWS and not invariant and norm_weight is None:
+        given = (one for one in (x, weight, bias, residual, out) if one is not None)
+        if libraries_take(x) or quack_takes(*given):
+            return linear_many_rows(x, weight, bias, residual, out=out)
     norm = {"eps": eps, "weight_bias": weight_bias}
     kernel = linear_kernel(device, x, weight, norm_weight, bias, residual, **norm, pdl=pdl)
     device.run(kernel, x, weight, norm_weight, bias, residual, out)

@@ -83,11 +83,7 @@ class DeviceRunner:
         """What a server tells of this runner: names, what they count, and how many so far. From any thread."""
         return [
             ("decode_graph_replays", "Steps of decode rows alone, replayed as CUDA graphs.", self.graphs.num_replays),
-            (
-                "other_steps",
-                "Steps launched kernel by kernel, most of them with prompts.",
-                self._launches,
-            ),
+            ("other_steps", "Steps launched kernel by kernel, most with prompts.", self._launches),
             ("decode_graphs", "CUDA graphs captured, one for each bucket of rows.", self.graphs.num_graphs),
         ]
 

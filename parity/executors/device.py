@@ -12,7 +12,7 @@ from optimized.compile.arch import Arch, arch_of_capability
 from optimized.compile.kernel import Kernel
 from optimized.device import Device, Tensor, device_of
 from parity.executors.executor import Skip
-from parity.executors.placement import as_tensor
+from parity.executors.placement import as_array, as_tensor, bits_of
 from parity.executors.poisoned import GUARD, Layout, Placed, PoisonedExecutor, contiguous
 from parity.judge import Expectation
 from parity.twin import Call, Twin
@@ -139,15 +139,10 @@ class _Placed:
     def repeats(self, rows: int) -> bool:
         import torch
 
-        bits = self._bits()
+        bits = bits_of(self.view)
         whole = len(bits) // rows * rows
         same = (bits[:whole].unflatten(0, (-1, rows)) == bits[:rows]).all()
         return bool(same) and torch.equal(bits[whole:], bits[: len(bits) - whole])
 
     def read(self, rows: int | None) -> Array:
-        return np.array(self._bits()[:rows].cpu().numpy()).view(self.layout.dtype)  # a copy, wherever the memory is
-
-    def _bits(self) -> Any:
-        import torch
-
-        return self.view.contiguous().view(getattr(torch, f"int{8 * self.layout.dtype.itemsize}"))
+        return np.array(as_array(self.view[:rows]))  # a copy, wherever the memory is

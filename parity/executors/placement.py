@@ -34,6 +34,20 @@ def as_tensor(array: Array) -> Tensor:
     return bits.view(torch_dtype(array.dtype))
 
 
+def bits_of(tensor: Tensor) -> Tensor:
+    """The same elements as integers, contiguous, where they are."""
+    import torch
+
+    return tensor.contiguous().view(getattr(torch, f"int{8 * tensor.element_size()}"))
+
+
+def as_array(tensor: Tensor) -> Array:
+    """In host memory; the reverse of `as_tensor`."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    found: Array = bits_of(tensor).cpu().numpy().view(dtype)
+    return found
+
+
 def place(array: Array, where: Any) -> Tensor:
     """A tensor on a device. What lies between rows that are apart is anything."""
     import torch
